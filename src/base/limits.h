@@ -1,0 +1,37 @@
+/* base/limits.h: the maximum of every growing thing, in one place. */
+#ifndef OB_BASE_LIMITS_H
+#define OB_BASE_LIMITS_H
+
+/* Model files */
+#define OB_MAX_TENSORS (1u << 20)
+#define OB_MAX_KV_PAIRS (1u << 16)
+#define OB_MAX_KEY_BYTES (1u << 16)       /* GGUF: keys are at most 65,535 bytes */
+#define OB_MAX_TENSOR_NAME_BYTES 256u
+#define OB_MAX_STRING_BYTES (1u << 26)    /* one metadata string (chat templates are the largest) */
+#define OB_MAX_DIMS 4
+#define OB_MAX_SPLITS 1024u
+#define OB_MAX_VOCAB (1u << 22)
+
+/* Requests */
+#define OB_MAX_BODY_BYTES (64u << 20)
+#define OB_MAX_HEADER_BYTES (64u << 10)
+#define OB_MAX_MESSAGES 16384u
+#define OB_MAX_STOP_STRINGS 64u
+#define OB_MAX_STOP_BYTES 1024u
+#define OB_MAX_LOGIT_BIAS 4096u
+#define OB_MAX_TOP_LOGPROBS 20u
+#define OB_MAX_N_CHOICES 128u
+#define OB_MAX_JSON_DEPTH 128u
+
+/* Templates */
+#define OB_MAX_TEMPLATE_BYTES (1u << 20)
+#define OB_MAX_RENDER_BYTES (64u << 20)
+#define OB_MAX_RENDER_STEPS 10000000u
+
+/* Engine */
+#define OB_MAX_SEQS 256
+#define OB_MAX_CTX (1 << 22)
+#define OB_MAX_UBATCH 4096
+#define OB_MAX_THREADS 256
+
+#endif

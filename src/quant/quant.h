@@ -1,0 +1,61 @@
+/* quant/quant.h: the block formats of weights: ids, sizes, reference (de)quantisers.
+ *
+ * Owns: what the bytes of a ggml block mean. Pure functions over rows; no files, no devices, no
+ * threads. The reference dequantiser is bit-exact with ggml's `to_float`; it is the oracle of every
+ * device kernel. Layouts: ggml (public), restated beside each function.
+ */
+#ifndef OB_QUANT_QUANT_H
+#define OB_QUANT_QUANT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Ids are GGUF's tensor type ids. */
+typedef enum ob_type {
+    OB_F32 = 0, OB_F16 = 1, OB_Q4_0 = 2, OB_Q4_1 = 3, OB_Q5_0 = 6, OB_Q5_1 = 7, OB_Q8_0 = 8,
+    OB_Q8_1 = 9, OB_Q2_K = 10, OB_Q3_K = 11, OB_Q4_K = 12, OB_Q5_K = 13, OB_Q6_K = 14, OB_Q8_K = 15,
+    OB_IQ2_XXS = 16, OB_IQ2_XS = 17, OB_IQ3_XXS = 18, OB_IQ1_S = 19, OB_IQ4_NL = 20, OB_IQ3_S = 21,
+    OB_IQ2_S = 22, OB_IQ4_XS = 23, OB_I8 = 24, OB_I16 = 25, OB_I32 = 26, OB_I64 = 27, OB_F64 = 28,
+    OB_IQ1_M = 29, OB_BF16 = 30, OB_TQ1_0 = 34, OB_TQ2_0 = 35, OB_MXFP4 = 39, OB_NVFP4 = 40,
+    OB_Q1_0 = 41, OB_Q2_0 = 42,
+    OB_TYPE_END = 64 /* all ids are below this */
+} ob_type;
+
+/* n elements (a multiple of the block) from packed bytes to float. */
+typedef void (*ob_dequant_fn)(const void *src, float *dst, int64_t n);
+/* One row of n elements to packed bytes; importance is NULL or n positive weights. */
+typedef void (*ob_quant_fn)(const float *src, void *dst, int64_t n, const float *importance);
+
+typedef struct ob_type_info {
+    const char *name;        /* "Q4_K"; NULL for an id that is not known */
+    int block_elems;         /* elements per block */
+    int block_bytes;
+    bool weight;             /* may stand in a model file as a weight */
+    bool needs_importance;   /* quantising without an importance matrix gives nonsense */
+    ob_dequant_fn dequant;   /* NULL for integer types */
+    ob_quant_fn quant;       /* NULL where we do not write the type */
+} ob_type_info;
+
+/* Never NULL; .name is NULL for an unknown id. */
+const ob_type_info *ob_type_get(uint32_t id);
+/* "q4_k", "Q4_K" -> id; false if there is none. */
+bool ob_type_from_name(const char *name, ob_type *out);
+/* Bytes of a row of n elements; 0 when n is no multiple of the block or the type is unknown. */
+size_t ob_type_row_bytes(ob_type t, int64_t n);
+
+/* Scalar conversions, round to nearest even; NaN stays NaN. */
+float ob_f16_to_f32(uint16_t h);
+uint16_t ob_f32_to_f16(float f);
+float ob_bf16_to_f32(uint16_t h);
+uint16_t ob_f32_to_bf16(float f);
+
+/* Quantise n_rows x n_per_row; dst must hold n_rows * ob_type_row_bytes. importance: NULL or
+ * n_per_row floats shared by all rows. Errors: OB_E_UNSUPPORTED (type not written),
+ * OB_E_INVALID (row length, NaN in the source, missing importance). */
+OB_MUST_CHECK ob_status ob_quantize(ob_type t, const float *src, void *dst, int64_t n_rows,
+                                    int64_t n_per_row, const float *importance, ob_err *err);
+
+#endif
