@@ -1,0 +1,132 @@
+/* dev/device.h: one interface for every kind of device, and the registry.
+ *
+ * Owns: the function table that a device implements. A device receives weights and programs of ops
+ * (ops/ops.h), never models; it must not include another device. Every device passes the same
+ * conformance suite (tests/devcts).
+ *
+ * Threads: a device belongs to the engine thread; only `describe` may be called from another.
+ *
+ * Life: api->open -> weight_new (packs and uploads, once per tensor) -> buffer_new (caches, states)
+ * -> plan_new (a program of one bucket with its buffers: everything that can be prepared is) ->
+ * per step: submit (writes the small parameters, starts the work, returns at once where the device
+ * can) -> wait -> read_output.
+ */
+#ifndef OB_DEV_DEVICE_H
+#define OB_DEV_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/status.h"
+#include "ops/ops.h"
+
+typedef struct ob_dev ob_dev;
+typedef struct ob_dev_buf ob_dev_buf;
+typedef struct ob_dev_weight ob_dev_weight;
+typedef struct ob_dev_plan ob_dev_plan;
+typedef uint64_t ob_fence; /* ticket of a submit; 0 = already done */
+
+/* Capability bits */
+enum {
+    OB_DEV_ASYNC = 1 << 0,        /* submit returns before the work is done */
+    OB_DEV_DYNAMIC_ROWS = 1 << 1, /* one plan serves any n_tok up to its bucket at no extra cost */
+    OB_DEV_HOST_MEMORY = 1 << 2,  /* buffers are host memory (buffer_map works) */
+    OB_DEV_SOFT = 1 << 3,         /* an emulation: says so everywhere, never yields a speed figure */
+    OB_DEV_GPU = 1 << 4,
+    OB_DEV_SAMPLE = 1 << 5,       /* can sample on the device */
+    OB_DEV_EXACT = 1 << 6,        /* honours ob_dev_options.exact */
+    OB_DEV_PROFILE = 1 << 7,
+};
+
+typedef struct ob_dev_info {
+    char kind[16];        /* "cpu" */
+    int index;
+    char name[128];       /* "AMD EPYC ..., 2 threads, avx512" */
+    char driver[128];
+    uint32_t caps;
+    uint64_t mem_total_bytes, mem_free_bytes; /* 0 when unknown */
+    uint64_t max_buffer_bytes;
+    int32_t max_tok;      /* most tokens of a step */
+    bool available;       /* false: see reason */
+    char reason[256];     /* why it is not available, or what was switched off (disabled kernels) */
+} ob_dev_info;
+
+typedef struct ob_dev_options {
+    int n_threads;  /* host threads for compute; <= 0: chosen by the device */
+    bool exact;     /* f32 activations, no 8-bit rounding of activations */
+    bool profile;   /* collect per-op times */
+} ob_dev_options;
+
+enum { OB_BUF_ZERO = 1 }; /* flags of buffer_new */
+
+/* Buffers a plan works on. Arrays are copied; buffers are *shared* and outlive the plan. */
+typedef struct ob_plan_bindings {
+    ob_dev_weight *const *weights; /* [n_weights] */
+    ob_dev_buf *const *cache_k;    /* [n_caches] */
+    ob_dev_buf *const *cache_v;    /* [n_caches]; NULL where v_dim is 0 */
+    ob_type k_type, v_type;
+    int32_t page_tok, n_pages;
+    int32_t max_ctx;               /* most tokens of one sequence */
+    ob_dev_buf *const *states;     /* [n_states], each [n_slots][n_floats] f32 */
+    int32_t n_slots;
+} ob_plan_bindings;
+
+typedef struct ob_profile_row {
+    const char *name; /* op or kernel name, static */
+    uint64_t calls;
+    double ms, flops, bytes;
+} ob_profile_row;
+
+typedef struct ob_dev_api {
+    const char *kind;
+    /* Devices of this kind on this machine; never fails: an unusable one is reported by probe. */
+    int (*count)(void);
+    /* Describe device `index` without opening it. */
+    void (*probe)(int index, ob_dev_info *out);
+    ob_status (*open)(int index, const ob_dev_options *opt, ob_dev **out, ob_err *err);
+    void (*close)(ob_dev *d);
+    void (*describe)(const ob_dev *d, ob_dev_info *out);
+
+    ob_status (*buffer_new)(ob_dev *d, uint64_t n_bytes, unsigned flags, ob_dev_buf **out, ob_err *err);
+    void (*buffer_free)(ob_dev *d, ob_dev_buf *b);
+    ob_status (*buffer_write)(ob_dev *d, ob_dev_buf *b, uint64_t off, const void *src, uint64_t n, ob_err *err);
+    ob_status (*buffer_read)(ob_dev *d, ob_dev_buf *b, uint64_t off, void *dst, uint64_t n, ob_err *err);
+    /* Ordered with submits: a copy sees all earlier steps and is seen by all later ones. */
+    ob_status (*buffer_copy)(ob_dev *d, ob_dev_buf *dst, uint64_t dst_off, ob_dev_buf *src,
+                             uint64_t src_off, uint64_t n, ob_err *err);
+    ob_status (*buffer_zero)(ob_dev *d, ob_dev_buf *b, uint64_t off, uint64_t n, ob_err *err);
+    void *(*buffer_map)(ob_dev *d, ob_dev_buf *b); /* host pointer or NULL */
+
+    /* Can this op run here? If not, `why` (cap bytes) says what is missing. */
+    bool (*supports)(const ob_dev *d, const ob_program *p, int32_t op, char *why, size_t cap);
+
+    /* Pack one weight for its use. desc->data is only read during the call when *keeps_data comes
+     * back false; else it stays borrowed until weight_free. */
+    ob_status (*weight_new)(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err);
+    void (*weight_free)(ob_dev *d, ob_dev_weight *w);
+
+    ob_status (*plan_new)(ob_dev *d, const ob_program *p, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
+    void (*plan_free)(ob_dev *d, ob_dev_plan *p);
+    /* Allocates nothing. At most one step of a plan is in flight. */
+    ob_status (*submit)(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
+    ob_status (*wait)(ob_dev *d, ob_fence f, ob_err *err);
+    /* Copy rows [row, row + n_rows) of an output value to dst [n_rows][cols]. After wait. */
+    ob_status (*read_output)(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
+                             float *dst, ob_err *err);
+    /* Up to cap rows; returns how many there are. reset clears the counters. NULL without PROFILE. */
+    int (*profile)(ob_dev *d, ob_profile_row *rows, int cap, bool reset);
+} ob_dev_api;
+
+struct ob_dev {
+    const ob_dev_api *api; /* first member of every device's own struct */
+};
+
+/* The registry: NULL-terminated, in order of preference for `auto`. */
+const ob_dev_api *const *ob_dev_registry(void);
+
+/* Open by spec: "auto", "cpu", "vulkan", "vulkan:1", ... Errors name what is known. */
+OB_MUST_CHECK ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out, ob_err *err);
+void ob_dev_close(ob_dev *d);
+
+#endif

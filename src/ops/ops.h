@@ -1,0 +1,189 @@
+/* ops/ops.h: the op list. A model is a program of about 30 coarse ops; a device runs programs.
+ *
+ * Owns: what each op means (shape rule, cost rule, and in ref.h the reference C that is the oracle of
+ * every device), the program that a device receives, and the parameters of one step. Must not know
+ * architectures (graph/ builds programs) or devices (they read programs).
+ *
+ * Activations are row-major f32 matrices [rows, cols]. `rows` is symbolic, because it changes from
+ * step to step: all tokens of the step, the rows whose output is wanted, or the sequences. So one
+ * program serves every step of its bucket, and a device prepares it once.
+ *
+ * Weights are [cols = ne[0] (the inner, contiguous dimension), ne[1], ne[2]] as in GGUF: a linear
+ * layer's weight has ne[0] = inputs K and ne[1] = outputs N.
+ */
+#ifndef OB_OPS_OPS_H
+#define OB_OPS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "quant/quant.h"
+
+typedef int32_t ob_val; /* index into ob_program.vals; OB_NONE = absent */
+#define OB_NONE (-1)
+
+typedef enum ob_rows {
+    OB_ROWS_TOK, /* n_tok of the step */
+    OB_ROWS_OUT, /* n_out of the step */
+    OB_ROWS_SEQ, /* n_seq of the step */
+} ob_rows;
+
+typedef struct ob_value {
+    ob_rows rows;
+    int32_t cols;
+    bool output;         /* read back after the step (logits, embeddings): never shares workspace */
+    const char *name;    /* for errors, traces and tests; static or owned by the program */
+    int32_t first, last; /* ops that write it first and read it last; filled by ob_program_plan */
+    size_t offset;       /* byte offset in the workspace, 64-aligned; filled by ob_program_plan */
+} ob_value;
+
+/* What a weight is for, so that a device can choose its packing at load. */
+typedef enum ob_weight_use {
+    OB_USE_VECTOR,  /* norms, biases, scales: small, wanted as f32 */
+    OB_USE_EMBED,   /* rows are looked up by token id */
+    OB_USE_LINEAR,  /* ne[1] rows of ne[0]: matrix product */
+    OB_USE_EXPERTS, /* ne[2] matrices of ne[1] x ne[0] */
+    OB_USE_TABLE,   /* read as it is (integer tables, convolution taps) */
+} ob_weight_use;
+
+typedef struct ob_weight {
+    const char *name; /* tensor name; borrowed from the file or owned by the program */
+    ob_type type;
+    int64_t ne[4];
+    const void *data; /* borrowed; stays valid while the program's model is loaded */
+    size_t n_bytes;
+    ob_weight_use use;
+} ob_weight;
+
+/* One layer's share of the paged cache. Element order of K: [page][head][token in page][k_dim], of V
+ * the same with v_dim; each [dim] row is quantised on its own when the type is a block type. */
+typedef struct ob_cache_spec {
+    int32_t n_head_kv, k_dim, v_dim; /* v_dim 0: no V plane (values are a part of K, as in MLA) */
+} ob_cache_spec;
+
+/* One recurrent state: n_floats f32 per sequence, zero at position 0. */
+typedef struct ob_state_spec {
+    int64_t n_floats;
+    const char *name;
+} ob_state_spec;
+
+typedef enum ob_op_kind {
+    OB_OP_EMBED,      /* out[0][TOK, d] = scale * w[0][tok] */
+    OB_OP_ROWS_OUT,   /* out[0][OUT, c] = in[0][TOK, c] at the step's out_rows */
+    OB_OP_RMS_NORM,   /* out = in / rms(in over each group of `group` columns) * w[0]; w[0] may be absent */
+    OB_OP_LAYER_NORM, /* out = (in - mean) / sd * w[0] + w[1]; both may be absent */
+    OB_OP_LINEAR,     /* out[i] = in[0] * w[i]^T + w[4 + i] (bias, may be absent); i < n_mat;
+                         in[1] (optional, only with n_mat 1): out[0] = in[1] + scale * (...) */
+    OB_OP_ROPE,       /* out = in with each head's columns rotated by the token's position */
+    OB_OP_ATTENTION,  /* write in[1] (K), in[2] (V) to the cache, then out[0] = attention(in[0]) */
+    OB_OP_GLU,        /* out = act(in[0]) * in[1] */
+    OB_OP_ADD,        /* out = in[0] + scale * in[1] */
+    OB_OP_SCALE,      /* out = scale * in[0], then softcap * tanh(out / softcap) if softcap > 0 */
+    OB_OP_COUNT
+} ob_op_kind;
+
+typedef enum ob_act { OB_ACT_NONE, OB_ACT_SILU, OB_ACT_GELU_ERF, OB_ACT_GELU_TANH, OB_ACT_RELU,
+                      OB_ACT_SIGMOID } ob_act;
+
+typedef enum ob_rope_pairing {
+    OB_ROPE_NORM, /* pairs (2i, 2i+1) */
+    OB_ROPE_NEOX, /* pairs (i, i + n_rot/2) */
+} ob_rope_pairing;
+
+/* theta_i = base^(-2i/n_rot) / factor_i * freq_scale, YaRN-mixed when ext_factor > 0 (Peng et al.
+ * 2023, arXiv 2309.00071); cos and sin are multiplied by attn_factor. w[0] (optional): factor_i,
+ * n_rot/2 floats. */
+typedef struct ob_rope_params {
+    ob_rope_pairing pairing;
+    int32_t head_dim; /* columns per head */
+    int32_t n_rot;    /* rotated columns of each head */
+    int32_t rot_off;  /* first rotated column within the head */
+    float base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
+    int32_t n_ctx_orig;
+    bool inverse; /* rotate by -pos */
+} ob_rope_params;
+
+typedef struct ob_attn_params {
+    int32_t cache; /* index into ob_program.caches */
+    int32_t n_head, n_head_kv, k_dim, v_dim;
+    float scale;
+    float softcap;  /* 0: none */
+    int32_t window; /* 0: all; else keys with pos_q - pos_k < window (causal) are seen */
+    bool causal;
+} ob_attn_params;
+
+enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
+
+typedef struct ob_op {
+    ob_op_kind kind;
+    int32_t layer;               /* for messages and profiles; -1 outside layers */
+    ob_val in[OB_OP_MAX_IN];     /* OB_NONE where absent */
+    ob_val out[OB_OP_MAX_OUT];   /* may equal an input of the same shape (in place) */
+    int32_t w[OB_OP_MAX_W];      /* indices into ob_program.weights; OB_NONE where absent */
+    union {
+        struct { float scale; } embed, add;
+        struct { float scale, softcap; } scale;
+        struct { float eps; int32_t group; /* 0: all columns */ } norm;
+        struct { int32_t n_mat; float scale; } linear;
+        struct { ob_act act; float clamp; /* 0: none; else gate <= clamp, |up| <= clamp */ } glu;
+        ob_rope_params rope;
+        ob_attn_params attn;
+    } p;
+} ob_op;
+
+typedef struct ob_program {
+    ob_op *ops;
+    int32_t n_ops;
+    ob_value *vals;
+    int32_t n_vals;
+    ob_weight *weights;
+    int32_t n_weights;
+    ob_cache_spec *caches;
+    int32_t n_caches;
+    ob_state_spec *states;
+    int32_t n_states;
+    ob_val logits;     /* OB_NONE when the program has none */
+    ob_val embeddings; /* OB_NONE when the program has none */
+    /* Bucket: the most of each that a step may have; set by ob_program_plan. */
+    int32_t max_tok, max_out, max_seq;
+    size_t workspace_bytes;
+} ob_program;
+
+/* The parameters of one step: plain arrays, all borrowed for the call. The tokens of a sequence are
+ * adjacent and in order: sequence s has tokens seq_first[s] .. seq_first[s+1]-1, and seq_past[s]
+ * tokens in the cache before them. */
+typedef struct ob_step {
+    int32_t n_tok, n_seq, n_out;
+    const int32_t *tok;        /* [n_tok] ids */
+    const int32_t *pos;        /* [n_tok] positions for RoPE */
+    const int32_t *seq_first;  /* [n_seq + 1] */
+    const int32_t *seq_past;   /* [n_seq] */
+    const int32_t *seq_slot;   /* [n_seq] slot of the recurrent state; NULL without states */
+    const int32_t *page_table; /* [n_seq][max_pages] page ids, in order of position */
+    int32_t max_pages;
+    const int32_t *out_rows;   /* [n_out] token indices whose output is wanted */
+} ob_step;
+
+const char *ob_op_name(ob_op_kind k);
+
+/* Shape rule: every input, output, weight and parameter fits. The error names op, layer and tensor.
+ * OB_E_INVALID on a bug of the builder, OB_E_FORMAT on a weight of a wrong shape. */
+OB_MUST_CHECK ob_status ob_op_check(const ob_program *p, int32_t op, ob_err *err);
+
+/* Cost rule: floating-point operations and bytes moved (weights once, activations, cache) of one op
+ * in a step with these sizes; n_kv is the mean number of cached tokens seen by a query. */
+typedef struct ob_cost { double flops, weight_bytes, act_bytes, cache_bytes; } ob_cost;
+ob_cost ob_op_cost(const ob_program *p, int32_t op, int32_t n_tok, int32_t n_out, double n_kv,
+                   ob_type k_type, ob_type v_type);
+
+/* Rows of a value in a step. */
+int32_t ob_value_rows(const ob_program *p, ob_val v, int32_t n_tok, int32_t n_out, int32_t n_seq);
+
+/* Check every op and give values places in one workspace so that values alive at the same time do
+ * not overlap. May be called again for another bucket. */
+OB_MUST_CHECK ob_status ob_program_plan(ob_program *p, int32_t max_tok, int32_t max_out,
+                                        int32_t max_seq, ob_err *err);
+
+#endif
