@@ -1,0 +1,50 @@
+/* engine/ctx.h: the synchronous core: a model on a device, its cache, and steps over sequences.
+ *
+ * Owns: weights on the device, plans, cache pages, sequences. One thread at a time. The engine thread
+ * drives one of these; `1bit logits`, `bench` and `perplexity` drive one directly.
+ */
+#ifndef OB_ENGINE_CTX_H
+#define OB_ENGINE_CTX_H
+
+#include "engine/engine.h"
+
+typedef struct ob_ctx ob_ctx;
+typedef struct ob_seq ob_seq; /* one timeline: tokens whose keys and values are in the cache */
+
+OB_MUST_CHECK ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err);
+void ob_ctx_free(ob_ctx *c);
+void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out);
+const ob_tok *ob_ctx_tok(const ob_ctx *c);   /* borrowed */
+const ob_file *ob_ctx_file(const ob_ctx *c); /* borrowed */
+ob_dev *ob_ctx_dev(const ob_ctx *c);         /* borrowed */
+
+/* A new empty sequence; at most n_seq live at once (OB_E_LIMIT). */
+OB_MUST_CHECK ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err);
+/* Start from the longest cached prefix of tok[0..n); *n_cached tokens need not be fed again. At most
+ * n - 1, since the last token must run to give logits. Only on an empty sequence. */
+OB_MUST_CHECK ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n,
+                                         int32_t *n_cached, ob_err *err);
+/* Offer the pages of the sequence to later ones (keep: also after ob_ctx_seq_free). */
+void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s);
+void ob_ctx_seq_free(ob_ctx *c, ob_seq *s);
+int32_t ob_seq_len(const ob_seq *s);
+
+typedef struct ob_chunk {
+    ob_seq *seq;        /* each sequence at most once per step */
+    const int32_t *tok; /* [n_tok], borrowed */
+    int32_t n_tok;
+    int32_t n_out;      /* logits of the last n_out of them are wanted */
+} ob_chunk;
+
+/* Append each chunk to its sequence. *logits points at [sum of n_out][n_vocab] in order of chunks,
+ * valid until the next step. OB_E_NO_MEMORY when no cache page is left (nothing was appended);
+ * OB_E_CONTEXT_LENGTH when a sequence would pass n_ctx. */
+OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
+                                    const float **logits, ob_err *err);
+/* Cache pages a chunk of n_tok more tokens would need, and pages that could be had (free or kept for
+ * reuse only). */
+int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);
+int32_t ob_ctx_pages_available(const ob_ctx *c);
+void ob_ctx_cache_stats(const ob_ctx *c, int64_t *live_tok, int64_t *kept_tok, int64_t *total_tok);
+
+#endif

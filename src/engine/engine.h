@@ -1,0 +1,139 @@
+/* engine/engine.h: a loaded model that serves many requests at once.
+ *
+ * Owns: the engine thread, the queue, the batch former, the caches. Callers submit whole prompts; the
+ * engine reuses whatever it has cached of them. Must not know HTTP, templates or routing.
+ *
+ * Threads: ob_engine_* functions may be called from any thread unless said otherwise. Events are
+ * delivered on the engine thread: a callback must not block and must not call ob_engine_free.
+ */
+#ifndef OB_ENGINE_ENGINE_H
+#define OB_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "dev/device.h"
+#include "fmt/fmt.h"
+#include "sample/sample.h"
+#include "tok/tok.h"
+
+typedef struct ob_engine ob_engine;
+typedef struct ob_request ob_request;
+
+typedef struct ob_engine_params {
+    const char *model_path;
+    const char *device;   /* "auto", "cpu", ...; NULL = "auto" */
+    int32_t n_ctx;        /* most tokens of one sequence; 0: the model's, as far as memory allows */
+    int32_t n_seq;        /* sequences in one batch (--parallel); 0: 4 */
+    int32_t n_ubatch;     /* most tokens of one step; 0: 512 */
+    int32_t n_threads;    /* <= 0: physical cores */
+    ob_type k_type, v_type; /* cache types; OB_F16 by default */
+    int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */
+    double max_stall_ms;  /* longest gap a prefill may put into other streams; 0: 150 */
+    bool exact;           /* f32 activations (and the caller should choose f32 caches) */
+    bool profile;
+    void (*on_progress)(void *arg, double fraction); /* while loading; may be NULL */
+    void *progress_arg;
+} ob_engine_params;
+
+void ob_engine_defaults(ob_engine_params *p);
+
+/* Loads the model (blocking), opens the device, prepares plans, starts the engine thread. */
+OB_MUST_CHECK ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err);
+/* Cancels what is running, waits for the engine thread, frees all. */
+void ob_engine_free(ob_engine *e);
+
+typedef struct ob_engine_info {
+    char arch[32], name[128], quant[32];  /* "llama", "SmolLM2 135M Instruct", "Q4_1" */
+    uint64_t n_params, n_bytes;
+    int32_t n_vocab, n_ctx, n_ctx_train, n_seq, n_ubatch, n_layer, n_embd;
+    bool causal;                          /* false: an encoder, it cannot generate */
+    ob_dev_info device;
+    double load_ms;
+} ob_engine_info;
+void ob_engine_describe(const ob_engine *e, ob_engine_info *out);
+const ob_tok *ob_engine_tok(const ob_engine *e);   /* borrowed, immutable */
+const ob_file *ob_engine_file(const ob_engine *e); /* borrowed, immutable: chat template etc. */
+
+typedef enum ob_finish {
+    OB_FINISH_STOP,      /* end token or stop string */
+    OB_FINISH_LENGTH,    /* max_tokens or context full */
+    OB_FINISH_CANCELLED,
+    OB_FINISH_ERROR,
+} ob_finish;
+
+typedef struct ob_timings {
+    int32_t n_prompt;   /* tokens of the prompt */
+    int32_t n_cached;   /* of them found in the cache */
+    int32_t n_gen;      /* tokens generated, the end token included */
+    double queue_ms, prompt_ms, gen_ms;
+} ob_timings;
+
+typedef struct ob_event {
+    bool done;             /* last event of the request; after it the callback is not called again */
+    /* One generated token (id >= 0) or none (id -1, e.g. flush of held-back text). */
+    int32_t id;
+    ob_logprob chosen;     /* valid when log-probabilities were asked for */
+    const ob_logprob *top; /* [n_top], borrowed for the call */
+    int32_t n_top;
+    const char *text;      /* new text: whole UTF-8, stop strings never shown; may be empty */
+    size_t text_len;
+    /* when done */
+    ob_finish finish;
+    const char *stop_string; /* the stop string that was met, or NULL */
+    ob_err err;              /* OB_FINISH_ERROR */
+    ob_timings timings;      /* also filled, so far, on every event */
+} ob_event;
+
+typedef struct ob_request_params {
+    const int32_t *prompt;       /* [n_prompt], copied; at least 1 token */
+    size_t n_prompt;
+    int32_t max_tokens;          /* < 0: until the context is full */
+    ob_sampler_params sampler;   /* copied */
+    const char *const *stop;     /* [n_stop], copied */
+    size_t n_stop;
+    int32_t n_top_logprobs;      /* -1: none; 0: the chosen token's only */
+    bool ignore_eos;
+    bool cache_prompt;           /* reuse and keep the prompt's cache (default true) */
+    bool special;                /* show control tokens as text */
+    int32_t priority;            /* higher first */
+    void (*on_event)(void *arg, const ob_event *ev);
+    void *arg;
+} ob_request_params;
+
+void ob_request_defaults(ob_request_params *p);
+
+/* Queue a request. OB_E_CONTEXT_LENGTH (with both counts in err) when the prompt leaves no room for
+ * one token; OB_E_BUSY when the queue is full; OB_E_INVALID names the field. The request is freed by
+ * ob_request_free after its last event (may be called from the callback's thread or another). */
+OB_MUST_CHECK ob_status ob_engine_submit(ob_engine *e, const ob_request_params *p, ob_request **out,
+                                         ob_err *err);
+/* Ask to stop; the last event (OB_FINISH_CANCELLED) comes within one step. Idempotent. */
+void ob_request_cancel(ob_request *r);
+/* Gives up the caller's reference; a running request is cancelled and sends no more events. */
+void ob_request_free(ob_request *r);
+
+/* Counters since start, for /metrics and /slots. */
+typedef struct ob_engine_stats {
+    uint64_t n_requests, n_done, n_failed, n_cancelled;
+    uint64_t n_prompt_tok, n_cached_tok, n_gen_tok, n_steps;
+    double prompt_s, gen_s;
+    int32_t n_running, n_waiting;
+    int64_t kv_tok_used, kv_tok_total; /* live sequences only; pages kept for reuse count as free */
+    int64_t kv_tok_cached;             /* tokens kept for reuse */
+} ob_engine_stats;
+void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out);
+
+typedef struct ob_slot_info {
+    int32_t id;
+    bool busy, prefilling;
+    int32_t n_prompt, n_cached, n_past, n_gen;
+} ob_slot_info;
+/* Fills up to cap slots; returns their number. */
+int ob_engine_get_slots(ob_engine *e, ob_slot_info *out, int cap);
+
+/* Device profile of all steps so far (params.profile). */
+int ob_engine_get_profile(ob_engine *e, ob_profile_row *rows, int cap, bool reset);
+
+#endif
