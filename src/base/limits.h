@@ -3,11 +3,12 @@
 #define OB_BASE_LIMITS_H
 
 /* Model files */
-#define OB_MAX_TENSORS (1u << 20)
+#define OB_MAX_TENSORS (1u << 18)
 #define OB_MAX_KV_PAIRS (1u << 16)
 #define OB_MAX_KEY_BYTES (1u << 16)       /* GGUF: keys are at most 65,535 bytes */
 #define OB_MAX_TENSOR_NAME_BYTES 256u
 #define OB_MAX_STRING_BYTES (1u << 26)    /* one metadata string (chat templates are the largest) */
+#define OB_MAX_KV_STRINGS (1u << 23)      /* in all metadata of a file together */
 #define OB_MAX_DIMS 4
 #define OB_MAX_SPLITS 1024u
 #define OB_MAX_VOCAB (1u << 22)

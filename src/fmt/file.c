@@ -1,0 +1,254 @@
+/* Opening and closing: which format the first bytes are, mappings, the calls of fmt.h. */
+#include "fmt/fmt_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/math.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "model files are little-endian and read in place: this host needs a swapping reader"
+#endif
+
+/* ---- mappings ------------------------------------------------------------------------------- */
+
+static ob_status map_fd(ob_part *p, int fd, ob_err *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return ob_err_set_errno(err, OB_E_IO, errno, "cannot stat it");
+    if (S_ISDIR(st.st_mode)) return ob_err_set(err, OB_E_IO, "is a directory, not a model file");
+    if (!S_ISREG(st.st_mode)) return ob_err_set(err, OB_E_IO, "not a regular file");
+    if (st.st_size == 0) return ob_err_set(err, OB_E_FORMAT, "the file is empty");
+    if ((uint64_t)st.st_size > SIZE_MAX) return ob_err_set(err, OB_E_LIMIT, "the file is too large");
+    /* Read-only and private: nobody writes through it. If another process truncates the file while
+     * it is mapped, touching the lost pages raises SIGBUS (docs/rooms/fmt.md). */
+    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return ob_err_set_errno(err, errno == ENOMEM ? OB_E_NO_MEMORY : OB_E_IO, errno,
+                                "cannot map %jd bytes", (intmax_t)st.st_size);
+    *p = (ob_part){.data = data, .len = (size_t)st.st_size, .mapped = true};
+    return OB_OK;
+}
+
+ob_status ob_part_map(ob_part *p, const char *path, ob_err *err)
+{
+    /* O_NONBLOCK: opening a FIFO must not wait for its writer. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return ob_err_set_errno(err, errno == ENOENT || errno == ENOTDIR ? OB_E_NOT_FOUND : OB_E_IO,
+                                errno, "cannot open it");
+    ob_status s = map_fd(p, fd, err);
+    close(fd); /* the mapping keeps the file */
+    return s;
+}
+
+void ob_part_unmap(ob_part *p)
+{
+    /* munmap takes no const pointer; the bytes were never writable. */
+    if (p->mapped) munmap((void *)(uintptr_t)p->data, p->len);
+    *p = (ob_part){0};
+}
+
+/* ---- formats -------------------------------------------------------------------------------- */
+
+typedef struct format {
+    const char *magic;
+    size_t magic_len;
+    ob_status (*load)(ob_file *f, ob_err *err);
+} format;
+
+static const format k_formats[] = {
+    {"GGUF", 4, ob_gguf_load},
+};
+
+/* What people hand over by mistake, by its first bytes, with a word on what to do. */
+static const struct {
+    const char *magic;
+    size_t len;
+    const char *what;
+} k_strangers[] = {
+    {"FUGG", 4, "a GGUF file in the other byte order (big-endian); convert it to little-endian"},
+    {"1BP\0", 4, "a 1BP package, which this build cannot read"},
+    {"PK\3\4", 4, "a zip archive (a PyTorch checkpoint?); convert it to GGUF"},
+    {"\x80\x02", 2, "a Python pickle (an old PyTorch checkpoint?); convert it to GGUF"},
+    {"\x1F\x8B", 2, "gzip data; unpack it first"},
+    {"\x28\xB5\x2F\xFD", 4, "zstd data; unpack it first"},
+    {"lmgg", 4, "a GGML file from before GGUF; convert it to GGUF"},
+    {"fmgg", 4, "a GGML file from before GGUF; convert it to GGUF"},
+    {"tjgg", 4, "a GGJT file from before GGUF; convert it to GGUF"},
+    {"algg", 4, "a GGLA adapter from before GGUF; convert it to GGUF"},
+    {"version https://git-lfs", 23, "a Git LFS pointer, not the model; run git lfs pull"},
+    {"<!DOCTYPE", 9, "an HTML page: the download gave a web page instead of the model"},
+    {"<!doctype", 9, "an HTML page: the download gave a web page instead of the model"},
+    {"<html", 5, "an HTML page: the download gave a web page instead of the model"},
+    {"\x7F" "ELF", 4, "a program (ELF)"},
+    {"{", 1, "JSON text"},
+};
+
+static bool looks_like_safetensors(const uint8_t *data, size_t len)
+{
+    uint64_t header_len;
+    if (len < 10) return false;
+    memcpy(&header_len, data, sizeof header_len);
+    return header_len >= 2 && header_len <= len - 8 && data[8] == '{';
+}
+
+static ob_status refuse_stranger(const uint8_t *data, size_t len, ob_err *err)
+{
+    if (looks_like_safetensors(data, len))
+        return ob_err_set(err, OB_E_UNSUPPORTED,
+                          "not a GGUF file: it looks like safetensors; convert it to GGUF");
+    for (size_t i = 0; i < OB_COUNT(k_strangers); i++)
+        if (len >= k_strangers[i].len && memcmp(data, k_strangers[i].magic, k_strangers[i].len) == 0)
+            return ob_err_set(err, i < 2 ? OB_E_UNSUPPORTED : OB_E_FORMAT,
+                              "not a GGUF file: it looks like %s", k_strangers[i].what);
+    char hex[3 * 8 + 1] = "";
+    for (size_t i = 0; i < len && i < 8; i++) snprintf(hex + 3 * i, 4, " %02x", data[i]);
+    if (len < 4 && memcmp(data, "GGUF", len) == 0)
+        return ob_err_set(err, OB_E_FORMAT,
+                          "the file ends inside the first field: it has %zu bytes of the 24 of a "
+                          "GGUF header (%zu bytes are missing)", len, 24 - len);
+    return ob_err_set(err, OB_E_FORMAT, "not a GGUF file: it starts with%s", hex);
+}
+
+static ob_status load_by_content(ob_file *f, ob_err *err)
+{
+    const ob_part *p = &f->parts[0];
+    for (size_t i = 0; i < OB_COUNT(k_formats); i++)
+        if (p->len >= k_formats[i].magic_len &&
+            memcmp(p->data, k_formats[i].magic, k_formats[i].magic_len) == 0)
+            return k_formats[i].load(f, err);
+    return refuse_stranger(p->data, p->len, err);
+}
+
+/* ---- open, close ---------------------------------------------------------------------------- */
+
+static ob_status file_new(const char *path, unsigned flags, ob_file **out, ob_err *err)
+{
+    ob_file *f = ob_calloc(1, sizeof *f);
+    if (!f) goto no_memory;
+    ob_arena_init(&f->names, SIZE_MAX); /* bounded by the file: names are copies of its bytes */
+    f->flags = flags;
+    f->path = ob_strdup(path);
+    f->parts = ob_calloc(1, sizeof *f->parts);
+    if (!f->path || !f->parts) goto no_memory;
+    f->n_parts = 1;
+    *out = f;
+    return OB_OK;
+no_memory:
+    ob_file_close(f);
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory to open a file");
+}
+
+ob_status ob_file_open(const char *path, unsigned flags, ob_file **out, ob_err *err)
+{
+    ob_file *f = NULL;
+    *out = NULL;
+    ob_status s = file_new(path, flags, &f, err);
+    if (s == OB_OK) s = ob_part_map(&f->parts[0], path, err);
+    if (s == OB_OK) s = load_by_content(f, err);
+    if (s != OB_OK) {
+        ob_file_close(f);
+        return ob_err_prefix(err, s, "%s", path);
+    }
+    *out = f;
+    return OB_OK;
+}
+
+ob_status ob_file_open_bytes(const void *bytes, size_t len, unsigned flags, ob_file **out,
+                             ob_err *err)
+{
+    ob_file *f = NULL;
+    *out = NULL;
+    if (len == 0) return ob_err_set(err, OB_E_FORMAT, "the file is empty");
+    OB_TRY(file_new("", flags, &f, err));
+    f->parts[0] = (ob_part){.data = bytes, .len = len};
+    ob_status s = load_by_content(f, err);
+    if (s != OB_OK) {
+        ob_file_close(f);
+        return s;
+    }
+    *out = f;
+    return OB_OK;
+}
+
+void ob_file_close(ob_file *f)
+{
+    if (!f) return;
+    for (int i = 0; i < f->n_parts; i++) ob_part_unmap(&f->parts[i]);
+    ob_free(f->parts);
+    ob_pairs_deinit(&f->pairs);
+    ob_free(f->tensors);
+    ob_names_deinit(&f->tensor_index);
+    ob_arena_deinit(&f->names);
+    ob_free(f->path);
+    ob_free(f);
+}
+
+/* ---- what is in it -------------------------------------------------------------------------- */
+
+const char *ob_file_path(const ob_file *f) { return f->path; }
+const char *ob_file_format(const ob_file *f) { return f->format; }
+int ob_file_n_parts(const ob_file *f) { return f->n_parts; }
+
+uint64_t ob_file_n_bytes(const ob_file *f)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < f->n_parts; i++) n += f->parts[i].len;
+    return n;
+}
+
+size_t ob_file_n_tensors(const ob_file *f) { return f->n_tensors; }
+
+const ob_tensor *ob_file_tensor(const ob_file *f, size_t i)
+{
+    return i < f->n_tensors ? &f->tensors[i] : NULL;
+}
+
+const ob_tensor *ob_file_find_tensor(const ob_file *f, const char *name)
+{
+    size_t i = ob_names_find(&f->tensor_index, name, strlen(name));
+    return i == SIZE_MAX ? NULL : &f->tensors[i];
+}
+
+void ob_file_release_pages(const ob_file *f, const ob_tensor *t)
+{
+    const ob_part *p = &f->parts[t->file_index];
+    long page = sysconf(_SC_PAGESIZE);
+    if (!p->mapped || page <= 0) return;
+    /* Whole pages inside the tensor only: its neighbours may still be wanted. */
+    uintptr_t size = (uintptr_t)page, begin = (uintptr_t)p->data + t->file_off;
+    uintptr_t end = (begin + t->n_bytes) & ~(size - 1);
+    begin = (begin + size - 1) & ~(size - 1);
+    if (begin < end) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
+size_t ob_file_n_kv(const ob_file *f) { return f->pairs.n; }
+
+const ob_kv *ob_file_kv(const ob_file *f, size_t i)
+{
+    return i < f->pairs.n ? &f->pairs.kv[i] : NULL;
+}
+
+const ob_kv *ob_file_find_kv(const ob_file *f, const char *key)
+{
+    return ob_pairs_find(&f->pairs, key);
+}
+
+const ob_kv *ob_file_find_kvf(const ob_file *f, const char *fmt, ...)
+{
+    char key[512];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(key, sizeof key, fmt, ap);
+    va_end(ap);
+    return n < 0 || (size_t)n >= sizeof key ? NULL : ob_file_find_kv(f, key);
+}

@@ -1,0 +1,108 @@
+/* fmt/fmt_int.h: what the readers of this room share: the open file, a cursor that names what it
+ * reads, metadata pairs, the tensor directory under construction, hash lookups.
+ *
+ * A reader of one format is a function `ob_status load(ob_file *f, ob_err *err)`: part 0 of `f` is
+ * mapped already, and the reader fills pairs and tensors. Adding a format is one line in the table
+ * of file.c.
+ */
+#ifndef OB_FMT_FMT_INT_H
+#define OB_FMT_FMT_INT_H
+
+#include "base/arena.h"
+#include "base/span.h"
+#include "fmt/fmt.h"
+
+/* ---- names ---------------------------------------------------------------------------------- */
+
+/* Names (borrowed) to small numbers, in order of insertion; never grows past its first size. */
+typedef struct ob_names {
+    ob_str *names;   /* n used */
+    uint32_t *slots; /* open addressing; 0 is free, else number + 1 */
+    size_t n, mask;
+    uint64_t seed;   /* differs per table, so that a file cannot be built to make it slow */
+} ob_names;
+
+OB_MUST_CHECK ob_status ob_names_init(ob_names *t, size_t n_max, ob_err *err);
+void ob_names_deinit(ob_names *t);
+/* Adds and gives the new number (the old n), or the number of the equal name already there. */
+size_t ob_names_add(ob_names *t, ob_str name);
+size_t ob_names_find(const ob_names *t, const char *name, size_t len); /* SIZE_MAX if absent */
+
+/* ---- the open file -------------------------------------------------------------------------- */
+
+typedef struct ob_part {
+    const uint8_t *data; /* NULL when not open */
+    size_t len;
+    bool mapped;         /* ours to unmap; else borrowed bytes */
+} ob_part;
+
+typedef struct ob_pairs {
+    ob_kv *kv;        /* owned; strings point into `strings` once they are made */
+    size_t n;
+    ob_names index;   /* number = position in kv */
+    ob_str *strings;  /* owned */
+    size_t n_strings; /* strings in all values together */
+} ob_pairs;
+
+struct ob_file {
+    char *path;       /* as named by the caller, or of the first part of a split file; "" for bytes */
+    char format[32];
+    unsigned flags;
+    ob_part *parts;
+    int n_parts;
+    ob_pairs pairs;
+    ob_tensor *tensors;
+    size_t n_tensors;
+    ob_names tensor_index;
+    ob_arena names;   /* NUL-terminated tensor names */
+};
+
+/* Map a regular file for reading. Errors: NOT_FOUND, IO, FORMAT (empty file). */
+OB_MUST_CHECK ob_status ob_part_map(ob_part *p, const char *path, ob_err *err);
+void ob_part_unmap(ob_part *p);
+
+OB_MUST_CHECK ob_status ob_gguf_load(ob_file *f, ob_err *err);
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* A span plus the words for an error: "tensor 3 ('blk.0.attn_q.weight'), byte 4711: ...". */
+typedef struct ob_reader {
+    ob_span s;
+    ob_err *err;
+    const char *item; /* "header", "metadata pair", "tensor" */
+    uint64_t index;   /* which one; not shown for the header */
+    ob_str name;      /* once read; len 0 before */
+} ob_reader;
+
+/* Fill r->err with the place and return `code`. */
+ob_status ob_read_fail(const ob_reader *r, ob_status code, const char *fmt, ...) OB_PRINTF(3, 4);
+/* Refuse unless n more bytes are there. */
+OB_MUST_CHECK ob_status ob_read_need(const ob_reader *r, uint64_t n, const char *field);
+OB_MUST_CHECK ob_status ob_read_u32(ob_reader *r, uint32_t *out, const char *field);
+OB_MUST_CHECK ob_status ob_read_u64(ob_reader *r, uint64_t *out, const char *field);
+/* 64-bit length, bytes. Borrowed. */
+OB_MUST_CHECK ob_status ob_read_str(ob_reader *r, ob_str *out, uint64_t max_len, const char *field);
+/* A count of things that take at least min_bytes each: refused when they cannot be in the file. */
+OB_MUST_CHECK ob_status ob_read_count_fits(const ob_reader *r, uint64_t n, uint64_t min_bytes,
+                                           uint64_t limit, const char *things);
+
+/* n metadata pairs in GGUF's encoding, all values checked in full. String tables are not made yet:
+ * ob_pairs_make_strings does, when the rest of the file has turned out well. */
+OB_MUST_CHECK ob_status ob_pairs_read(ob_pairs *p, ob_reader *r, uint64_t n);
+OB_MUST_CHECK ob_status ob_pairs_make_strings(ob_pairs *p, ob_err *err);
+const ob_kv *ob_pairs_find(const ob_pairs *p, const char *key);
+void ob_pairs_deinit(ob_pairs *p);
+
+/* A name fit for a message: at most 80 bytes, control characters and broken UTF-8 replaced. */
+typedef struct ob_shown { char text[88]; } ob_shown;
+ob_shown ob_show(const char *s, size_t len);
+
+/* Bytes of one value of a fixed-size kv type; 0 for strings, arrays and unknown types. */
+size_t ob_kv_type_bytes(uint32_t type);
+const char *ob_kv_type_name(uint32_t type); /* "u32"; NULL if unknown */
+/* Elements of a block of a ggml type; 0 if unknown. */
+uint32_t ob_fmt_type_block(uint32_t type);
+/* For an id that ob_fmt_type_name does not know: what it once was, else NULL. */
+const char *ob_fmt_removed_type_name(uint32_t type);
+
+#endif
