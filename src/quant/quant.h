@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/status.h"
 
@@ -46,11 +47,46 @@ bool ob_type_from_name(const char *name, ob_type *out);
 /* Bytes of a row of n elements; 0 when n is no multiple of the block or the type is unknown. */
 size_t ob_type_row_bytes(ob_type t, int64_t n);
 
-/* Scalar conversions, round to nearest even; NaN stays NaN. */
-float ob_f16_to_f32(uint16_t h);
-uint16_t ob_f32_to_f16(float f);
-float ob_bf16_to_f32(uint16_t h);
-uint16_t ob_f32_to_bf16(float f);
+/* Scalar conversions, round to nearest even; NaN stays NaN. They stand here so that loops over them
+ * can be vectorised; none depends on the CPU's handling of subnormal numbers. */
+static inline float ob_bits_f32(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static inline uint32_t ob_f32_bits(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+static inline float ob_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, em = (uint32_t)(h & 0x7FFFu) << 13;
+    /* Subnormal: em counts units of 2^-24; borrow the exponent of 2^-14 and take it off again. */
+    uint32_t subnormal = ob_f32_bits(ob_bits_f32(em + 0x38800000u) - 0x1p-14f);
+    uint32_t normal = em + (112u << 23);
+    uint32_t special = em | 0x7F800000u;
+    return ob_bits_f32(sign | (em < 0x00800000u ? subnormal : em < 0x0F800000u ? normal : special));
+}
+static inline uint16_t ob_f32_to_f16(float f)
+{
+    uint32_t bits = ob_f32_bits(f), sign = bits >> 16 & 0x8000u, em = bits & 0x7FFFFFFFu;
+    /* Below 2^-14 the addition rounds to units of 2^-24; above, carry from the 13 lost bits. */
+    uint32_t subnormal = ob_f32_bits(ob_bits_f32(em) + 0.5f) - 0x3F000000u;
+    uint32_t normal = (em - (112u << 23) + 0xFFFu + (em >> 13 & 1u)) >> 13;
+    uint32_t special = em > 0x7F800000u ? 0x7E00u | (em >> 13 & 0x3FFu) : 0x7C00u;
+    /* 0x477FF000 is 65,520, the least number that rounds to infinity. */
+    return (uint16_t)(sign | (em < 0x38800000u ? subnormal : em < 0x477FF000u ? normal : special));
+}
+static inline float ob_bf16_to_f32(uint16_t h) { return ob_bits_f32((uint32_t)h << 16); }
+static inline uint16_t ob_f32_to_bf16(float f)
+{
+    uint32_t bits = ob_f32_bits(f);
+    uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16, nan = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
+}
 
 /* Quantise n_rows x n_per_row; dst must hold n_rows * ob_type_row_bytes. importance: NULL or
  * n_per_row floats shared by all rows. Errors: OB_E_UNSUPPORTED (type not written),
