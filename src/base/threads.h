@@ -7,6 +7,9 @@
 #ifndef OB_BASE_THREADS_H
 #define OB_BASE_THREADS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/status.h"
 
 typedef struct ob_pool ob_pool;
@@ -21,6 +24,15 @@ int ob_pool_n_threads(const ob_pool *p);
 void ob_pool_run(ob_pool *p, ob_pool_fn fn, void *arg);
 /* Inside fn only: all threads of the pool meet. */
 void ob_pool_barrier(ob_pool *p);
+/* Inside fn only: take the next `grain` of n items from the pool's one counter of work, which starts
+ * at 0 with each run and after each barrier; false when none are left. So there is at most one such
+ * loop between two barriers, with the same n on all threads, and a thread that the machine holds
+ * back costs one grain, not its fixed share:
+ *
+ *     for (int64_t i0, i1; ob_pool_take(p, n, 16, &i0, &i1);) work(i0, i1);
+ *     ob_pool_barrier(p);
+ */
+bool ob_pool_take(ob_pool *p, int64_t n, int64_t grain, int64_t *first, int64_t *last);
 /* Number of processors this process may run on (affinity and cgroup quota), at least 1. */
 int ob_cpu_count(void);
 
