@@ -110,7 +110,8 @@ typedef struct ob_attn_params {
     int32_t n_head, n_head_kv, k_dim, v_dim;
     float scale;
     float softcap;  /* 0: none */
-    int32_t window; /* 0: all; else keys with pos_q - pos_k < window (causal) are seen */
+    int32_t window; /* 0: all; else a query sees keys with q - k < window (causal) or
+                       |q - k| <= window / 2 (not causal) */
     bool causal;
 } ob_attn_params;
 

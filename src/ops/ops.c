@@ -1,0 +1,287 @@
+#include "ops/ops.h"
+
+#include "base/alloc.h"
+#include "base/math.h"
+
+static const char *const k_names[OB_OP_COUNT] = {
+    [OB_OP_EMBED] = "embed",           [OB_OP_ROWS_OUT] = "rows_out",
+    [OB_OP_RMS_NORM] = "rms_norm",     [OB_OP_LAYER_NORM] = "layer_norm",
+    [OB_OP_LINEAR] = "linear",         [OB_OP_ROPE] = "rope",
+    [OB_OP_ATTENTION] = "attention",   [OB_OP_GLU] = "glu",
+    [OB_OP_ADD] = "add",               [OB_OP_SCALE] = "scale",
+};
+
+const char *ob_op_name(ob_op_kind k)
+{
+    return (int)k >= 0 && k < OB_OP_COUNT ? k_names[k] : "?";
+}
+
+int32_t ob_value_rows(const ob_program *p, ob_val v, int32_t n_tok, int32_t n_out, int32_t n_seq)
+{
+    switch (p->vals[v].rows) {
+    case OB_ROWS_TOK: return n_tok;
+    case OB_ROWS_OUT: return n_out;
+    default: return n_seq;
+    }
+}
+
+/* ------------------------------------------------------------------ shape rules */
+
+/* One check in progress; the first failure sticks. */
+typedef struct check {
+    const ob_program *p;
+    const ob_op *op;
+    ob_err *err;
+    ob_status s;
+} check;
+
+static void fail(check *c, ob_status s, const char *what, const char *name)
+{
+    if (c->s != OB_OK) return;
+    c->s = ob_err_set(c->err, s, "op %s of layer %d: %s%s%s", ob_op_name(c->op->kind), c->op->layer,
+                      what, name ? " " : "", name ? name : "");
+}
+
+static const ob_value *value(check *c, ob_val v, const char *role)
+{
+    if (v < 0 || v >= c->p->n_vals) {
+        fail(c, OB_E_INVALID, "missing value:", role);
+        return NULL;
+    }
+    return &c->p->vals[v];
+}
+
+static void want_shape(check *c, ob_val v, ob_rows rows, int64_t cols, const char *role)
+{
+    const ob_value *x = value(c, v, role);
+    if (x && (x->rows != rows || x->cols != cols)) fail(c, OB_E_INVALID, "wrong shape of", role);
+}
+
+static const ob_weight *weight(check *c, int slot, bool optional)
+{
+    int32_t w = c->op->w[slot];
+    if (w == OB_NONE && optional) return NULL;
+    if (w < 0 || w >= c->p->n_weights) {
+        fail(c, OB_E_INVALID, "missing weight", NULL);
+        return NULL;
+    }
+    return &c->p->weights[w];
+}
+
+static void want_vector(check *c, int slot, bool optional, int64_t n)
+{
+    const ob_weight *w = weight(c, slot, optional);
+    if (!w) return;
+    if (w->ne[0] != n || w->ne[1] * w->ne[2] * w->ne[3] != 1)
+        fail(c, OB_E_FORMAT, "wrong length of tensor", w->name);
+}
+
+static void want_matrix(check *c, int slot, int64_t k, int64_t n)
+{
+    const ob_weight *w = weight(c, slot, false);
+    if (!w) return;
+    if (w->ne[0] != k || (n >= 0 && w->ne[1] != n) || w->ne[2] * w->ne[3] != 1)
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", w->name);
+}
+
+static void check_linear(check *c, const ob_value *in)
+{
+    int n_mat = c->op->p.linear.n_mat;
+    if (n_mat < 1 || n_mat > OB_OP_MAX_OUT) {
+        fail(c, OB_E_INVALID, "bad number of matrices", NULL);
+        return;
+    }
+    for (int i = 0; i < n_mat && c->s == OB_OK; i++) {
+        const ob_value *out = value(c, c->op->out[i], "output");
+        if (!out) return;
+        want_matrix(c, i, in->cols, out->cols);
+        want_vector(c, 4 + i, true, out->cols);
+        if (out->rows != in->rows) fail(c, OB_E_INVALID, "rows of input and output differ", NULL);
+        if (c->op->out[i] == c->op->in[0]) fail(c, OB_E_INVALID, "cannot be in place", NULL);
+    }
+    if (c->op->in[1] != OB_NONE) {
+        if (n_mat != 1) fail(c, OB_E_INVALID, "a residual needs one matrix", NULL);
+        else want_shape(c, c->op->in[1], in->rows, c->p->vals[c->op->out[0]].cols, "residual");
+    }
+}
+
+static void check_rope(check *c, const ob_value *in)
+{
+    const ob_rope_params *r = &c->op->p.rope;
+    if (r->head_dim <= 0 || in->cols % r->head_dim || r->n_rot <= 0 || r->n_rot % 2 ||
+        r->rot_off < 0 || r->rot_off + r->n_rot > r->head_dim || !(r->base > 0))
+        fail(c, OB_E_INVALID, "bad rotary dimensions", NULL);
+    want_vector(c, 0, true, r->n_rot / 2);
+    want_shape(c, c->op->out[0], in->rows, in->cols, "output");
+}
+
+static void check_attention(check *c)
+{
+    const ob_attn_params *a = &c->op->p.attn;
+    if (a->cache < 0 || a->cache >= c->p->n_caches || a->n_head <= 0 || a->n_head_kv <= 0 ||
+        a->n_head % a->n_head_kv) {
+        fail(c, OB_E_INVALID, "bad heads or cache", NULL);
+        return;
+    }
+    const ob_cache_spec *s = &c->p->caches[a->cache];
+    if (s->n_head_kv != a->n_head_kv || s->k_dim != a->k_dim || s->v_dim != a->v_dim)
+        fail(c, OB_E_INVALID, "cache does not fit", NULL);
+    want_shape(c, c->op->in[0], OB_ROWS_TOK, (int64_t)a->n_head * a->k_dim, "queries");
+    want_shape(c, c->op->in[1], OB_ROWS_TOK, (int64_t)a->n_head_kv * a->k_dim, "keys");
+    want_shape(c, c->op->in[2], OB_ROWS_TOK, (int64_t)a->n_head_kv * a->v_dim, "values");
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, (int64_t)a->n_head * a->v_dim, "output");
+}
+
+ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
+{
+    check c = {.p = p, .op = &p->ops[i], .err = err, .s = OB_OK};
+    const ob_op *op = c.op;
+    const ob_value *in = op->kind == OB_OP_EMBED ? NULL : value(&c, op->in[0], "input");
+    const ob_value *out = value(&c, op->out[0], "output");
+    if (c.s != OB_OK) return c.s;
+    switch (op->kind) {
+    case OB_OP_EMBED: want_matrix(&c, 0, out->cols, -1); break;
+    case OB_OP_ROWS_OUT:
+        want_shape(&c, op->in[0], OB_ROWS_TOK, out->cols, "input");
+        want_shape(&c, op->out[0], OB_ROWS_OUT, out->cols, "output");
+        break;
+    case OB_OP_RMS_NORM:
+    case OB_OP_LAYER_NORM: {
+        int32_t group = op->p.norm.group ? op->p.norm.group : in->cols;
+        if (group <= 0 || in->cols % group) fail(&c, OB_E_INVALID, "bad group", NULL);
+        want_vector(&c, 0, true, group);
+        if (op->kind == OB_OP_LAYER_NORM) want_vector(&c, 1, true, group);
+        want_shape(&c, op->out[0], in->rows, in->cols, "output");
+        break;
+    }
+    case OB_OP_LINEAR: check_linear(&c, in); break;
+    case OB_OP_ROPE: check_rope(&c, in); break;
+    case OB_OP_ATTENTION: check_attention(&c); break;
+    case OB_OP_GLU:
+    case OB_OP_ADD:
+        want_shape(&c, op->in[1], in->rows, in->cols, "second input");
+        want_shape(&c, op->out[0], in->rows, in->cols, "output");
+        break;
+    case OB_OP_SCALE: want_shape(&c, op->out[0], in->rows, in->cols, "output"); break;
+    default: fail(&c, OB_E_INVALID, "unknown op", NULL);
+    }
+    return c.s;
+}
+
+/* ------------------------------------------------------------------ cost rule */
+
+ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out, double n_kv,
+                   ob_type k_type, ob_type v_type)
+{
+    const ob_op *op = &p->ops[i];
+    ob_cost c = {0};
+    double rows = ob_value_rows(p, op->out[0], n_tok, n_out, 1);
+    for (int k = 0; k < OB_OP_MAX_IN; k++)
+        if (op->in[k] != OB_NONE)
+            c.act_bytes += 4.0 * p->vals[op->in[k]].cols *
+                           ob_value_rows(p, op->in[k], n_tok, n_out, 1);
+    for (int k = 0; k < OB_OP_MAX_OUT; k++)
+        if (op->out[k] != OB_NONE) c.act_bytes += 4.0 * p->vals[op->out[k]].cols * rows;
+    switch (op->kind) {
+    case OB_OP_EMBED:
+        c.weight_bytes = rows * (double)ob_type_row_bytes(p->weights[op->w[0]].type,
+                                                          p->weights[op->w[0]].ne[0]);
+        break;
+    case OB_OP_LINEAR:
+        for (int k = 0; k < op->p.linear.n_mat; k++) {
+            const ob_weight *w = &p->weights[op->w[k]];
+            c.weight_bytes += (double)w->n_bytes;
+            c.flops += 2.0 * rows * (double)w->ne[0] * (double)w->ne[1];
+        }
+        break;
+    case OB_OP_ATTENTION: {
+        const ob_attn_params *a = &op->p.attn;
+        double seen = a->window > 0 ? OB_MIN(n_kv, (double)a->window) : n_kv;
+        const ob_type_info *kt = ob_type_get(k_type), *vt = ob_type_get(v_type);
+        c.flops = 2.0 * n_tok * a->n_head * seen * (a->k_dim + a->v_dim);
+        c.cache_bytes = a->n_head_kv * seen *
+                        (a->k_dim * (double)kt->block_bytes / kt->block_elems +
+                         a->v_dim * (double)vt->block_bytes / vt->block_elems);
+        break;
+    }
+    default: c.flops = 4.0 * rows * p->vals[op->out[0]].cols; break;
+    }
+    return c;
+}
+
+/* ------------------------------------------------------------------ workspace */
+
+static ob_status find_lifetimes(ob_program *p, ob_err *err)
+{
+    for (int32_t v = 0; v < p->n_vals; v++) p->vals[v].first = p->vals[v].last = -1;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        const ob_op *op = &p->ops[i];
+        for (int k = 0; k < OB_OP_MAX_IN; k++) {
+            ob_val v = op->in[k];
+            if (v == OB_NONE) continue;
+            if (p->vals[v].first < 0)
+                return ob_err_set(err, OB_E_INVALID, "op %s of layer %d reads %s before it is written",
+                                  ob_op_name(op->kind), op->layer, p->vals[v].name);
+            p->vals[v].last = i;
+        }
+        for (int k = 0; k < OB_OP_MAX_OUT; k++) {
+            ob_val v = op->out[k];
+            if (v == OB_NONE) continue;
+            if (p->vals[v].first < 0) p->vals[v].first = i;
+            p->vals[v].last = OB_MAX(p->vals[v].last, i);
+        }
+    }
+    for (int32_t v = 0; v < p->n_vals; v++)
+        if (p->vals[v].output) p->vals[v].last = p->n_ops;
+    return OB_OK;
+}
+
+/* First fit: each value, in order of its first op, takes the lowest offset that no value alive at the
+ * same time overlaps. Quadratic in values alive together, which is about a dozen. */
+ob_status ob_program_plan(ob_program *p, int32_t max_tok, int32_t max_out, int32_t max_seq,
+                          ob_err *err)
+{
+    for (int32_t i = 0; i < p->n_ops; i++) OB_TRY(ob_op_check(p, i, err));
+    OB_TRY(find_lifetimes(p, err));
+    p->max_tok = max_tok;
+    p->max_out = max_out;
+    p->max_seq = max_seq;
+    p->workspace_bytes = 0;
+    ob_val *live = ob_calloc((size_t)p->n_vals + 1, sizeof *live);
+    if (!live) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to plan %d values", p->n_vals);
+    int32_t n_live = 0;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        int32_t kept = 0;
+        for (int32_t k = 0; k < n_live; k++)
+            if (p->vals[live[k]].last >= i) live[kept++] = live[k];
+        n_live = kept;
+        for (int k = 0; k < OB_OP_MAX_OUT; k++) {
+            ob_val v = p->ops[i].out[k];
+            if (v == OB_NONE || p->vals[v].first != i) continue;
+            bool seen = false;
+            for (int32_t m = 0; m < n_live; m++) seen |= live[m] == v;
+            if (seen) continue;
+            size_t size = (size_t)ob_value_rows(p, v, max_tok, max_out, max_seq) *
+                          (size_t)p->vals[v].cols * sizeof(float);
+            size = ob_align_up(OB_MAX(size, (size_t)64), 64);
+            size_t at = 0;
+            for (int32_t m = 0; m < n_live;) {
+                const ob_value *o = &p->vals[live[m]];
+                size_t o_size = ob_align_up((size_t)ob_value_rows(p, live[m], max_tok, max_out, max_seq) *
+                                                (size_t)o->cols * sizeof(float), 64);
+                o_size = OB_MAX(o_size, (size_t)64);
+                if (at < o->offset + o_size && o->offset < at + size) {
+                    at = o->offset + o_size; /* moved: look at all of them again */
+                    m = 0;
+                } else {
+                    m++;
+                }
+            }
+            p->vals[v].offset = at;
+            p->workspace_bytes = OB_MAX(p->workspace_bytes, at + size);
+            live[n_live++] = v;
+        }
+    }
+    ob_free(live);
+    return OB_OK;
+}

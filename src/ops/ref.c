@@ -1,0 +1,319 @@
+#include "ops/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/math.h"
+
+float ob_ref_act(ob_act a, float x)
+{
+    switch (a) {
+    case OB_ACT_SILU: return x / (1.0f + expf(-x));
+    case OB_ACT_GELU_ERF: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case OB_ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case OB_ACT_RELU: return x > 0 ? x : 0;
+    case OB_ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    default: return x;
+    }
+}
+
+/* ------------------------------------------------------------------ rope */
+
+/* Dimension whose wavelength makes `n_turns` turns over the original context (YaRN, eq. 17). */
+static float yarn_dim(const ob_rope_params *p, float n_turns)
+{
+    return (float)p->n_rot * logf((float)p->n_ctx_orig / (n_turns * 6.2831853f)) /
+           (2.0f * logf(p->base));
+}
+
+void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos, int32_t n_head,
+                     const float *x, float *y)
+{
+    int32_t half = p->n_rot / 2;
+    float low = 0, high = 0;
+    if (p->ext_factor != 0) {
+        low = OB_MAX(0.0f, floorf(yarn_dim(p, p->beta_fast)));
+        high = OB_MIN((float)p->n_rot - 1, ceilf(yarn_dim(p, p->beta_slow)));
+    }
+    for (int32_t h = 0; h < n_head; h++) {
+        const float *xh = x + (size_t)h * (size_t)p->head_dim;
+        float *yh = y + (size_t)h * (size_t)p->head_dim;
+        if (yh != xh) memcpy(yh, xh, (size_t)p->head_dim * sizeof(float));
+        for (int32_t i = 0; i < half; i++) {
+            double extrap = (double)pos * pow((double)p->base, -2.0 * i / p->n_rot);
+            if (factors) extrap /= (double)factors[i];
+            double theta = extrap * (double)p->freq_scale;
+            if (p->ext_factor != 0) {
+                float ramp = ((float)i - low) / OB_MAX(0.001f, high - low);
+                double mix = (1.0 - (double)OB_MIN(1.0f, OB_MAX(0.0f, ramp))) * (double)p->ext_factor;
+                theta = theta * (1.0 - mix) + extrap * mix;
+            }
+            if (p->inverse) theta = -theta;
+            float c = (float)cos(theta) * p->attn_factor, s = (float)sin(theta) * p->attn_factor;
+            int32_t a = p->rot_off + (p->pairing == OB_ROPE_NORM ? 2 * i : i);
+            int32_t b = p->pairing == OB_ROPE_NORM ? a + 1 : a + half;
+            float xa = xh[a], xb = xh[b];
+            yh[a] = xa * c - xb * s;
+            yh[b] = xa * s + xb * c;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ helpers */
+
+static float *row_of(const ob_ref_env *e, ob_val v, int64_t r)
+{
+    return e->vals[v] + r * e->prog->vals[v].cols;
+}
+
+static const float *vector_of(const ob_ref_env *e, int32_t w, float *scratch)
+{
+    if (w == OB_NONE) return NULL;
+    const ob_weight *x = &e->prog->weights[w];
+    if (x->type == OB_F32) return x->data;
+    ob_type_get(x->type)->dequant(x->data, scratch, x->ne[0]);
+    return scratch;
+}
+
+static int32_t seq_of(const ob_step *s, int64_t t)
+{
+    int32_t q = 0;
+    while (s->seq_first[q + 1] <= t) q++;
+    return q;
+}
+
+/* Address of one cached row. */
+static char *cache_row(void *plane, ob_type type, int32_t page_tok, int32_t n_head, int32_t dim,
+                       const int32_t *pages, int32_t at, int32_t head)
+{
+    size_t row = ((size_t)pages[at / page_tok] * (size_t)n_head + (size_t)head) * (size_t)page_tok +
+                 (size_t)(at % page_tok);
+    return (char *)plane + row * ob_type_row_bytes(type, dim);
+}
+
+static void store_row(ob_type type, void *dst, const float *src, int64_t n)
+{
+    if (type == OB_F32) memcpy(dst, src, (size_t)n * sizeof(float));
+    else ob_type_get(type)->quant(src, dst, n, NULL);
+}
+
+static void load_row(ob_type type, const void *src, float *dst, int64_t n)
+{
+    if (type == OB_F32) memcpy(dst, src, (size_t)n * sizeof(float));
+    else ob_type_get(type)->dequant(src, dst, n);
+}
+
+static double dot(const float *a, const float *b, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += (double)a[i] * (double)b[i];
+    return s;
+}
+
+/* ------------------------------------------------------------------ row-wise ops */
+
+static void norm_row(const ob_op *op, const float *w, const float *b, const float *x, float *y,
+                     int32_t cols)
+{
+    int32_t group = op->p.norm.group ? op->p.norm.group : cols;
+    for (int32_t g = 0; g < cols; g += group) {
+        double mean = 0, var = 0;
+        if (op->kind == OB_OP_LAYER_NORM) {
+            for (int32_t i = 0; i < group; i++) mean += (double)x[g + i];
+            mean /= group;
+        }
+        for (int32_t i = 0; i < group; i++) var += ((double)x[g + i] - mean) * ((double)x[g + i] - mean);
+        float r = (float)(1.0 / sqrt(var / group + (double)op->p.norm.eps));
+        for (int32_t i = 0; i < group; i++) {
+            float v = (float)((double)x[g + i] - mean) * r;
+            y[g + i] = v * (w ? w[i] : 1.0f) + (b ? b[i] : 0.0f);
+        }
+    }
+}
+
+static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
+{
+    const ob_step *st = e->step;
+    int32_t cols = e->prog->vals[op->out[0]].cols;
+    const float *w = NULL, *b = NULL;
+    if (op->kind == OB_OP_RMS_NORM || op->kind == OB_OP_LAYER_NORM || op->kind == OB_OP_ROPE) {
+        w = vector_of(e, op->w[0], e->scratch);
+        b = op->kind == OB_OP_LAYER_NORM ? vector_of(e, op->w[1], e->scratch + cols) : NULL;
+    }
+    for (int64_t r = first; r < last; r++) {
+        float *y = row_of(e, op->out[0], r);
+        const float *x = op->kind == OB_OP_EMBED      ? NULL
+                         : op->kind == OB_OP_ROWS_OUT ? row_of(e, op->in[0], st->out_rows[r])
+                                                      : row_of(e, op->in[0], r);
+        const float *x2 = op->in[1] != OB_NONE ? row_of(e, op->in[1], r) : NULL;
+        switch (op->kind) {
+        case OB_OP_EMBED: {
+            const ob_weight *t = &e->prog->weights[op->w[0]];
+            load_row(t->type, (const char *)t->data + (size_t)st->tok[r] * ob_type_row_bytes(t->type, cols),
+                     y, cols);
+            for (int32_t i = 0; i < cols; i++) y[i] *= op->p.embed.scale;
+            break;
+        }
+        case OB_OP_ROWS_OUT: memcpy(y, x, (size_t)cols * sizeof(float)); break;
+        case OB_OP_RMS_NORM:
+        case OB_OP_LAYER_NORM: norm_row(op, w, b, x, y, cols); break;
+        case OB_OP_ROPE:
+            ob_ref_rope_row(&op->p.rope, w, st->pos[r], cols / op->p.rope.head_dim, x, y);
+            break;
+        case OB_OP_GLU: {
+            float lim = op->p.glu.clamp;
+            for (int32_t i = 0; i < cols; i++) {
+                float g = x[i], u = x2[i];
+                if (lim > 0) {
+                    g = OB_MIN(g, lim);
+                    u = OB_MAX(-lim, OB_MIN(u, lim));
+                }
+                y[i] = ob_ref_act(op->p.glu.act, g) * u;
+            }
+            break;
+        }
+        case OB_OP_ADD:
+            for (int32_t i = 0; i < cols; i++) y[i] = x[i] + op->p.add.scale * x2[i];
+            break;
+        case OB_OP_SCALE: {
+            float cap = op->p.scale.softcap;
+            for (int32_t i = 0; i < cols; i++) {
+                float v = x[i] * op->p.scale.scale;
+                y[i] = cap > 0 ? cap * tanhf(v / cap) : v;
+            }
+            break;
+        }
+        default: break;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ linear */
+
+static int64_t linear_cols(const ob_program *p, const ob_op *op)
+{
+    int64_t n = 0;
+    for (int i = 0; i < op->p.linear.n_mat; i++) n += p->vals[op->out[i]].cols;
+    return n;
+}
+
+static int64_t value_rows(const ob_ref_env *e, ob_val v)
+{
+    return ob_value_rows(e->prog, v, e->step->n_tok, e->step->n_out, e->step->n_seq);
+}
+
+static void run_linear(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
+{
+    int64_t rows = value_rows(e, op->in[0]), k = e->prog->vals[op->in[0]].cols;
+    for (int64_t item = first; item < last; item++) {
+        int i = 0;
+        int64_t n = item;
+        while (n >= e->prog->vals[op->out[i]].cols) n -= e->prog->vals[op->out[i++]].cols;
+        const ob_weight *w = &e->prog->weights[op->w[i]];
+        load_row(w->type, (const char *)w->data + (size_t)n * ob_type_row_bytes(w->type, k), e->scratch, k);
+        float bias = 0;
+        if (op->w[4 + i] != OB_NONE) bias = vector_of(e, op->w[4 + i], e->scratch + k)[n];
+        for (int64_t r = 0; r < rows; r++) {
+            float v = (float)dot(e->scratch, row_of(e, op->in[0], r), k) + bias;
+            v *= op->p.linear.scale;
+            if (op->in[1] != OB_NONE) v += row_of(e, op->in[1], r)[n];
+            row_of(e, op->out[i], r)[n] = v;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ attention */
+
+static void attn_write(const ob_ref_env *e, const ob_op *op, int64_t t)
+{
+    const ob_attn_params *a = &op->p.attn;
+    const ob_cache_view *c = &e->caches[a->cache];
+    const ob_step *st = e->step;
+    int32_t s = seq_of(st, t), at = st->seq_past[s] + (int32_t)t - st->seq_first[s];
+    const int32_t *pages = st->page_table + (size_t)s * (size_t)st->max_pages;
+    for (int32_t h = 0; h < a->n_head_kv; h++) {
+        store_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, at, h),
+                  row_of(e, op->in[1], t) + (size_t)h * (size_t)a->k_dim, a->k_dim);
+        if (a->v_dim)
+            store_row(c->v_type,
+                      cache_row(c->v, c->v_type, c->page_tok, a->n_head_kv, a->v_dim, pages, at, h),
+                      row_of(e, op->in[2], t) + (size_t)h * (size_t)a->v_dim, a->v_dim);
+    }
+}
+
+static bool attn_sees(const ob_attn_params *a, int32_t q, int32_t k)
+{
+    if (a->causal) return k <= q && (a->window <= 0 || q - k < a->window);
+    return a->window <= 0 || (q > k ? q - k : k - q) <= a->window / 2;
+}
+
+static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t head)
+{
+    const ob_attn_params *a = &op->p.attn;
+    const ob_cache_view *c = &e->caches[a->cache];
+    const ob_step *st = e->step;
+    int32_t s = seq_of(st, t), q_at = st->seq_past[s] + (int32_t)t - st->seq_first[s];
+    int32_t n_kv = a->causal ? q_at + 1 : st->seq_past[s] + st->seq_first[s + 1] - st->seq_first[s];
+    const int32_t *pages = st->page_table + (size_t)s * (size_t)st->max_pages;
+    int32_t hk = head / (a->n_head / a->n_head_kv);
+    const float *q = row_of(e, op->in[0], t) + (size_t)head * (size_t)a->k_dim;
+    float *y = row_of(e, op->out[0], t) + (size_t)head * (size_t)a->v_dim;
+    float *row = e->scratch, *score = e->scratch + OB_MAX(a->k_dim, a->v_dim);
+    double max = -INFINITY, sum = 0;
+    for (int32_t j = 0; j < n_kv; j++) {
+        score[j] = -INFINITY;
+        if (!attn_sees(a, q_at, j)) continue;
+        load_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, j, hk),
+                 row, a->k_dim);
+        float v = (float)dot(q, row, a->k_dim) * a->scale;
+        if (a->softcap > 0) v = a->softcap * tanhf(v / a->softcap);
+        score[j] = v;
+        max = OB_MAX(max, (double)v);
+    }
+    for (int32_t d = 0; d < a->v_dim; d++) y[d] = 0;
+    for (int32_t j = 0; j < n_kv; j++)
+        if (score[j] > -INFINITY) sum += exp((double)score[j] - max);
+    for (int32_t j = 0; j < n_kv; j++) {
+        if (!(score[j] > -INFINITY)) continue;
+        float p = (float)(exp((double)score[j] - max) / sum);
+        load_row(c->v_type, cache_row(c->v, c->v_type, c->page_tok, a->n_head_kv, a->v_dim, pages, j, hk),
+                 row, a->v_dim);
+        for (int32_t d = 0; d < a->v_dim; d++) y[d] += p * row[d];
+    }
+}
+
+/* ------------------------------------------------------------------ entry points */
+
+size_t ob_ref_scratch_floats(const ob_program *p, int32_t max_ctx)
+{
+    int64_t cols = 64;
+    for (int32_t v = 0; v < p->n_vals; v++) cols = OB_MAX(cols, (int64_t)p->vals[v].cols);
+    return (size_t)(2 * cols + max_ctx + 64);
+}
+
+int64_t ob_ref_n_items(const ob_ref_env *e, int32_t i)
+{
+    const ob_op *op = &e->prog->ops[i];
+    if (op->kind == OB_OP_LINEAR) return linear_cols(e->prog, op);
+    if (op->kind == OB_OP_ATTENTION) return (int64_t)e->step->n_tok * op->p.attn.n_head;
+    return value_rows(e, op->out[0]);
+}
+
+int ob_ref_n_phases(ob_op_kind kind) { return kind == OB_OP_ATTENTION ? 2 : 1; }
+
+void ob_ref_run(const ob_ref_env *e, int32_t i, int phase, int64_t first, int64_t last)
+{
+    const ob_op *op = &e->prog->ops[i];
+    if (op->kind == OB_OP_LINEAR) {
+        run_linear(e, op, first, last);
+    } else if (op->kind == OB_OP_ATTENTION) {
+        int32_t n_head = op->p.attn.n_head;
+        for (int64_t k = first; k < last; k++) {
+            if (phase == 1) attn_head(e, op, k / n_head, (int32_t)(k % n_head));
+            else if (k % n_head == 0) attn_write(e, op, k / n_head);
+        }
+    } else {
+        run_rows(e, op, first, last);
+    }
+}
