@@ -1,0 +1,134 @@
+//! Where Python's idea of a value differs from the template library's: printing, tests, dates.
+
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Error, ErrorKind, Output, State};
+
+/// The value as a float, if it is one (an integer is not).
+pub fn float_of(value: &Value) -> Option<f64> {
+    if value.kind() == ValueKind::Number && !value.is_integer() {
+        f64::try_from(value.clone()).ok()
+    } else {
+        None
+    }
+}
+
+/// Python's `repr` of a finite float: the shortest digits that read back, with an exponent when it
+/// is below -4 or above 15.
+pub fn float_repr(x: f64) -> String {
+    if x == 0.0 {
+        return if x.is_sign_negative() { "-0.0" } else { "0.0" }.to_owned();
+    }
+    let scientific = format!("{x:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let mut plain = x.to_string();
+        if !plain.contains('.') {
+            plain.push_str(".0");
+        }
+        plain
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{mantissa}e{sign}{:02}", exponent.abs())
+    }
+}
+
+/// Python's `str` of a float.
+fn float_str(x: f64) -> String {
+    if x.is_nan() {
+        "nan".to_owned()
+    } else if x.is_infinite() {
+        if x > 0.0 { "inf" } else { "-inf" }.to_owned()
+    } else {
+        float_repr(x)
+    }
+}
+
+/// Writes the value of `{{ … }}`. Only floats print differently from the library's own way.
+pub fn print(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), Error> {
+    let written = match float_of(value) {
+        Some(x) => out.write_str(&float_str(x)),
+        None => match value.as_str() {
+            Some(s) => out.write_str(s),
+            None => write!(out, "{value}"),
+        },
+    };
+    written.map_err(|_| Error::new(ErrorKind::WriteFailure, "output is full"))
+}
+
+/// `x is sequence`: Jinja asks for a length and an index operator, which strings, maps and undefined
+/// have, too.
+pub fn is_sequence(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+    ) || (value.kind() == ValueKind::Iterable && value.len().is_some())
+}
+
+/// `format` of `strftime_now`, as Python's `datetime.now().strftime` understands it: the C library's
+/// conversions, with microseconds 0 and no zone.
+pub fn strftime(now_unix: i64, format: &str) -> Result<String, Error> {
+    const MAX_FORMAT_BYTES: usize = 256;
+    if format.len() > MAX_FORMAT_BYTES || format.contains('\0') {
+        return Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: bad format"));
+    }
+    let mut c_format = Vec::with_capacity(format.len() + 1);
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        match (c, if c == '%' { chars.clone().next() } else { None }) {
+            ('%', Some('f')) => c_format.extend_from_slice(b"000000"),
+            ('%', Some('z' | 'Z')) => {}
+            ('%', Some(next)) => {
+                c_format.push(b'%');
+                c_format.extend_from_slice(next.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            _ => {
+                c_format.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                continue;
+            }
+        }
+        chars.next();
+    }
+    if c_format.is_empty() {
+        return Ok(String::new());
+    }
+    c_format.push(0);
+    let mut out = vec![0u8; 16 * MAX_FORMAT_BYTES];
+    let n = unsafe {
+        let time: libc::time_t = now_unix;
+        let mut parts: libc::tm = std::mem::zeroed();
+        if libc::localtime_r(&time, &mut parts).is_null() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: bad time"));
+        }
+        libc::strftime(out.as_mut_ptr().cast(), out.len(), c_format.as_ptr().cast(), &parts)
+    };
+    out.truncate(n);
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_print_as_in_python() {
+        for (x, text) in [
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (-0.0, "-0.0"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (1.5e-5, "1.5e-05"),
+            (0.0001, "0.0001"),
+            (1.7976931348623157e308, "1.7976931348623157e+308"),
+        ] {
+            assert_eq!(float_repr(x), text);
+        }
+    }
+
+    #[test]
+    fn dates_follow_the_c_library() {
+        assert_eq!(strftime(0, "%Y %% %f%Z").unwrap().len(), "1970 % 000000".len());
+        assert!(strftime(0, &"%c".repeat(200)).is_err());
+    }
+}
