@@ -8,7 +8,7 @@
 #define OB_MAX_KEY_BYTES (1u << 16)       /* GGUF: keys are at most 65,535 bytes */
 #define OB_MAX_TENSOR_NAME_BYTES 256u
 #define OB_MAX_STRING_BYTES (1u << 26)    /* one metadata string (chat templates are the largest) */
-#define OB_MAX_KV_STRINGS (1u << 23)      /* in all metadata of a file together */
+#define OB_MAX_KV_STRINGS (1u << 22)      /* in all metadata of a file together */
 #define OB_MAX_DIMS 4
 #define OB_MAX_SPLITS 1024u
 #define OB_MAX_VOCAB (1u << 22)

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/status.h"
 
 typedef struct ob_file ob_file;
@@ -32,9 +33,10 @@ typedef struct ob_str {
 typedef struct ob_kv {
     ob_str key;
     ob_kv_type type;
-    ob_kv_type elem_type;  /* OB_KV_ARRAY: type of its elements (never ARRAY) */
+    ob_kv_type elem_type;  /* OB_KV_ARRAY: type of its elements (never ARRAY); else equal to type */
     uint64_t n;            /* OB_KV_ARRAY: number of elements, else 1 */
-    const uint8_t *data;   /* value bytes in the file (unaligned, little-endian, checked in full) */
+    const uint8_t *data;   /* value bytes in the file (unaligned, little-endian, checked in full);
+                              for strings use `strings` */
     const ob_str *strings; /* string, or array of strings: n entries; else NULL */
 } ob_kv;
 
@@ -54,6 +56,7 @@ enum {
 };
 
 /* Open by content: the first bytes decide, not the name. For a split GGUF any part may be named.
+ * Strings and tensors are borrowed views of the mapping, alive until ob_file_close.
  * `path` is copied. Errors: NOT_FOUND, IO, FORMAT (text says which field at which byte offset),
  * UNSUPPORTED (big-endian file, unknown version), LIMIT, NO_MEMORY. */
 OB_MUST_CHECK ob_status ob_file_open(const char *path, unsigned flags, ob_file **out, ob_err *err);
@@ -93,5 +96,12 @@ bool ob_kv_elem_str(const ob_kv *kv, uint64_t i, ob_str *out);
 /* Bytes of n elements of a ggml type; false when the type is unknown or n is no multiple of its block. */
 bool ob_fmt_type_bytes(uint32_t type, uint64_t n, uint64_t *out);
 const char *ob_fmt_type_name(uint32_t type); /* "Q4_K"; NULL if unknown */
+
+/* Append what `1bit info` shows: format, sizes, metadata (long arrays abbreviated), tensors, totals
+ * by type. json: one object; `metadata` maps a key to its value, an array to
+ * {"type": "array", "elem_type", "length", "first"}; `parts` counts files, a tensor's `part` is from
+ * 0 and `offset` absolute in it; `shape` has the row length first. Text from the file is made safe
+ * for a terminal. Errors: LIMIT, NO_MEMORY (of the buffer). */
+OB_MUST_CHECK ob_status ob_file_describe(const ob_file *f, bool json, ob_buf *out, ob_err *err);
 
 #endif

@@ -93,7 +93,8 @@ OB_MUST_CHECK ob_status ob_pairs_make_strings(ob_pairs *p, ob_err *err);
 const ob_kv *ob_pairs_find(const ob_pairs *p, const char *key);
 void ob_pairs_deinit(ob_pairs *p);
 
-/* A name fit for a message: at most 80 bytes, control characters and broken UTF-8 replaced. */
+/* Text fit for a terminal: cut after 80 bytes, newlines shown as \n, other control characters and
+ * broken UTF-8 as question marks. */
 typedef struct ob_shown { char text[88]; } ob_shown;
 ob_shown ob_show(const char *s, size_t len);
 

@@ -268,34 +268,41 @@ static ob_status read_tensors(ob_file *f, int index, const head *h, ob_reader *r
 
 enum { SPLIT_TAIL = sizeof "-00001-of-00002.gguf" - 1 };
 
-/* Does path end as part `no` (from 0) of `count` must? prefix_len: of what stands before. */
+/* The end of the name of part `no` (from 0) of `count`; at most OB_MAX_SPLITS, so of one length. */
+static const char *split_tail(char out[64], int64_t no, int64_t count)
+{
+    snprintf(out, 64, "-%05" PRId64 "-of-%05" PRId64 ".gguf", no + 1, count);
+    return out;
+}
+
 static bool is_part_name(const char *path, int64_t no, int64_t count, size_t *prefix_len)
 {
     char tail[64];
     size_t len = strlen(path);
-    int n = snprintf(tail, sizeof tail, "-%05" PRId64 "-of-%05" PRId64 ".gguf", no + 1, count);
-    if (n != SPLIT_TAIL || len < SPLIT_TAIL) return false;
+    if (len < SPLIT_TAIL) return false;
     *prefix_len = len - SPLIT_TAIL;
-    return memcmp(path + *prefix_len, tail, SPLIT_TAIL) == 0;
+    return strcmp(path + *prefix_len, split_tail(tail, no, count)) == 0;
 }
 
-/* All parts have names of one length, so the path becomes another part's in place. */
 static void name_part(char *path, size_t prefix_len, int64_t no, int64_t count)
 {
-    snprintf(path + prefix_len, SPLIT_TAIL + 1, "-%05" PRId64 "-of-%05" PRId64 ".gguf", no + 1,
-             count);
+    char tail[64];
+    memcpy(path + prefix_len, split_tail(tail, no, count), SPLIT_TAIL);
 }
 
-static ob_status map_split_part(ob_part *p, const char *path, int64_t no, int64_t count,
-                                ob_err *err)
+/* Parts lie in one folder: messages name the file only. */
+static const char *base_name(const char *path)
 {
-    ob_status s = ob_part_map(p, path, err);
-    if (s == OB_E_NOT_FOUND)
-        return ob_err_set(err, s, "part %" PRId64 " of %" PRId64 " is missing: '%s'", no + 1, count,
-                          path);
-    if (s == OB_OK && (p->len < 4 || memcmp(p->data, "GGUF", 4) != 0))
-        s = ob_err_set(err, OB_E_FORMAT, "not a GGUF file");
-    return s;
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static ob_status map_split_part(ob_part *p, const char *path, ob_err *err)
+{
+    OB_TRY(ob_part_map(p, path, err));
+    if (p->len < 4 || memcmp(p->data, "GGUF", 4) != 0)
+        return ob_err_set(err, OB_E_FORMAT, "not a GGUF file");
+    return OB_OK;
 }
 
 static ob_status check_part_head(const head *h, int64_t no, int64_t count, ob_err *err)
@@ -311,8 +318,10 @@ static ob_status read_part(ob_file *f, int64_t no, int64_t count, ob_err *err)
 {
     head h = {0};
     ob_reader r;
-    ob_status s = map_split_part(&f->parts[no], f->path, no, count, err);
-    bool opened = s == OB_OK;
+    ob_status s = map_split_part(&f->parts[no], f->path, err);
+    if (s == OB_E_NOT_FOUND)
+        return ob_err_set(err, s, "part %" PRId64 " of %" PRId64 " is missing: no file '%s' beside it",
+                          no + 1, count, base_name(f->path));
     if (s == OB_OK) s = read_head(&f->parts[no], &h, &r, err);
     if (s == OB_OK) s = check_part_head(&h, no, count, err);
     if (s == OB_OK) s = read_tensors(f, (int)no, &h, &r, err);
@@ -321,8 +330,7 @@ static ob_status read_part(ob_file *f, int64_t no, int64_t count, ob_err *err)
         h.pairs = (ob_pairs){0};
     }
     ob_pairs_deinit(&h.pairs);
-    if (s != OB_OK && opened && no > 0) return ob_err_prefix(err, s, "part '%s'", f->path);
-    return s;
+    return s == OB_OK ? s : ob_err_prefix(err, s, "part '%s'", base_name(f->path));
 }
 
 /* The named part told us `count`; start over from the first. */

@@ -27,13 +27,15 @@ ob_shown ob_show(const char *s, size_t len)
         /* C0, DEL and C1 (U+0080..U+009F) can steer a terminal. */
         bool plain = c > 0 && first >= 0x20 && first != 0x7F &&
                      !(c == 2 && first == 0xC2 && (unsigned char)s[i + 1] < 0xA0);
-        if (n + (plain ? c : 1) > room) {
+        bool newline = first == '\n';
+        size_t w = plain ? c : newline ? 2 : 1;
+        if (n + w > room) {
             memcpy(out.text + n, "...", 3);
             break;
         }
         if (plain) memcpy(out.text + n, s + i, c);
-        else out.text[n] = '?';
-        n += plain ? c : 1;
+        else memcpy(out.text + n, newline ? "\\n" : "?", w);
+        n += w;
         i += c ? c : 1;
     }
     return out;
