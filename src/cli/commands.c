@@ -1,0 +1,36 @@
+#include "cli/commands.h"
+
+#include <string.h>
+
+#include "base/math.h"
+
+static const ob_command k_commands[] = {
+    {OB_CMD_INFO, "info", "FILE", 1, 1, "what is in a model file",
+     "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
+     "is a path or the name of a model of the library. Only the header is read.",
+     ob_cmd_info},
+    {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
+     "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
+     "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. All parts of "
+     "a split file are fetched when the first one is named.\n\n"
+     "A download that was cut off goes on where it stopped. The SHA-256 is checked when it is "
+     "known, and a model is listed only when it is complete. HF_ENDPOINT or ONEBIT_HF_ENDPOINT "
+     "names another host that speaks like Hugging Face; HF_TOKEN is sent to that host only.",
+     ob_cmd_pull},
+    {OB_CMD_LIST, "list", "", 0, 0, "models of the library, and those that can be pulled by name",
+     "The library is $XDG_DATA_HOME/1bit/models, or ~/.local/share/1bit/models.", ob_cmd_list},
+    {OB_CMD_RM, "rm", "NAME", 1, 1, "remove a model from the library",
+     "Removes the files of the model, those of an unfinished download too.", ob_cmd_rm},
+    {OB_CMD_VERSION, "version", "", 0, 0, "version of this program", NULL, ob_cmd_version},
+    {OB_CMD_HELP, "help", "[COMMAND]", 0, 1, "help on all commands or on one", NULL, ob_cmd_help},
+};
+
+const ob_command *ob_cli_command(int index) { return &k_commands[index]; }
+int ob_cli_n_commands(void) { return (int)OB_COUNT(k_commands); }
+
+const ob_command *ob_cli_find_command(const char *name)
+{
+    for (size_t i = 0; i < OB_COUNT(k_commands); i++)
+        if (!strcmp(k_commands[i].name, name)) return &k_commands[i];
+    return NULL;
+}

@@ -1,0 +1,60 @@
+/* The program `1bit`: finds the command, parses its options, runs it. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "cli/cli.h"
+
+/* Words that ask for a command in the way of other programs. */
+static const char *command_name(const char *word)
+{
+    if (!strcmp(word, "--help") || !strcmp(word, "-h")) return "help";
+    if (!strcmp(word, "--version") || !strcmp(word, "-V")) return "version";
+    return word;
+}
+
+static int unknown_command(const char *word)
+{
+    enum { MAX_COMMANDS = 64 };
+    const char *names[MAX_COMMANDS];
+    int n = 0;
+    for (; n < ob_cli_n_commands() && n < MAX_COMMANDS; n++) names[n] = ob_cli_command(n)->name;
+    const char *near = ob_cli_nearest(word, names, n);
+    const char *kind = word[0] == '-' ? "option" : "command";
+    if (near)
+        return ob_cli_usage_error(NULL, "unknown %s '%.80s'; did you mean `1bit %s`?", kind, word,
+                                  near);
+    return ob_cli_usage_error(NULL, "unknown %s '%.80s'", kind, word);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe is an error to report, not a death */
+    if (argc < 2) {
+        ob_cli_write_help(stderr, NULL);
+        return OB_EXIT_USAGE;
+    }
+    const ob_command *cmd = ob_cli_find_command(command_name(argv[1]));
+    if (!cmd) return unknown_command(argv[1]);
+
+    ob_args args;
+    ob_err err;
+    if (ob_cli_parse(cmd->id, cmd->name, argc - 2, argv + 2, &args, &err) != OB_OK)
+        return ob_cli_usage_error(cmd->name, "%s", err.text);
+    int rc;
+    if (ob_cli_flag(&args, OB_OPT_HELP)) {
+        ob_cli_write_help(stdout, cmd);
+        rc = OB_EXIT_OK;
+    } else if (args.n_pos < cmd->min_pos) {
+        rc = ob_cli_usage_error(cmd->name, "%s is missing", cmd->args);
+    } else if (cmd->max_pos >= 0 && args.n_pos > cmd->max_pos) {
+        rc = ob_cli_usage_error(cmd->name, "unexpected argument '%.80s'", args.pos[cmd->max_pos]);
+    } else {
+        if (ob_cli_flag(&args, OB_OPT_VERBOSE)) ob_log_set_level(OB_LOG_DEBUG);
+        if (ob_cli_flag(&args, OB_OPT_QUIET)) ob_log_set_level(OB_LOG_ERROR);
+        rc = cmd->run(&args);
+    }
+    ob_cli_args_deinit(&args);
+    return rc;
+}

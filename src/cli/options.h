@@ -1,0 +1,102 @@
+/* cli/options.h: the one table of command line options, and the values parsed through it.
+ *
+ * The table makes parsing, `1bit help`, the man page and docs/cli.md, so an option that exists is an
+ * option that is documented. Owns: option names, kinds, ranges, defaults, environment variables.
+ * Must not know what a command does with a value.
+ *
+ * A value comes from the command line, else from the option's environment variable, else from its
+ * default. All three go through the same check. An ob_args is owned by the main thread.
+ */
+#ifndef OB_CLI_OPTIONS_H
+#define OB_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Every command that may carry options; a bit each. A command exists when commands.c lists it. */
+typedef enum ob_cmd_id {
+    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE, OB_CMD_PULL,
+    OB_CMD_LIST, OB_CMD_RM, OB_CMD_DEVICES, OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS,
+    OB_CMD_VERSION, OB_CMD_HELP,
+    OB_CMD_COUNT
+} ob_cmd_id;
+#define OB_IN(cmd) (UINT64_C(1) << OB_CMD_##cmd)
+
+typedef enum ob_opt_id {
+    /* everywhere */
+    OB_OPT_HELP, OB_OPT_VERBOSE, OB_OPT_QUIET,
+    /* output forms */
+    OB_OPT_JSON, OB_OPT_MAN, OB_OPT_MARKDOWN,
+    /* library */
+    OB_OPT_NAME, OB_OPT_FORCE,
+    /* tokenize */
+    OB_OPT_MODEL, OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
+    OB_OPT_COUNT
+} ob_opt_id;
+
+typedef enum ob_opt_kind {
+    OB_OPT_KIND_FLAG,   /* no value; given or not */
+    OB_OPT_KIND_INT,    /* decimal, in [min, max] */
+    OB_OPT_KIND_FLOAT,  /* finite, in [min, max] */
+    OB_OPT_KIND_STRING,
+    OB_OPT_KIND_PATH,   /* a string that names a file; shells complete it */
+    OB_OPT_KIND_ENUM,   /* one of `choices` */
+} ob_opt_kind;
+
+typedef struct ob_option {
+    ob_opt_id id;
+    const char *name;    /* long name without dashes; unique within each command */
+    char letter;         /* one-letter form, 0 if none; unique within each command */
+    const char *alias;   /* another accepted spelling with its dashes ("-ngl"), or NULL */
+    ob_opt_kind kind;
+    const char *arg;     /* what the value is called in help ("N", "FILE"); NULL for flags */
+    const char *def;     /* default as text, NULL if none */
+    double min, max;     /* INT and FLOAT */
+    const char *choices; /* ENUM: "a|b|c" */
+    bool many;           /* may be given again; values pile up (STRING and PATH only) */
+    const char *env;     /* environment variable, or NULL */
+    uint64_t commands;   /* OB_IN(SERVE) | ... */
+    const char *doc;     /* one line, starts lower case, no final stop */
+} ob_option;
+
+/* The table, in the order of help; never NULL for a valid index. */
+const ob_option *ob_cli_option(int index);
+int ob_cli_n_options(void);
+
+typedef struct ob_opt_value {
+    bool is_set; /* has a value at all: given, from the environment, or by default */
+    bool given;  /* on the command line or by the environment */
+    int64_t i;   /* INT; FLAG: times given */
+    double f;    /* FLOAT */
+    const char *s;     /* STRING, PATH, ENUM (last one given); borrowed from argv or environment */
+    const char **list; /* `many`: all of them, n_list entries; owned by the ob_args */
+    int n_list;
+} ob_opt_value;
+
+typedef struct ob_args {
+    ob_cmd_id cmd;
+    const char *cmd_name;
+    const char **pos; /* positional arguments, n_pos of them; the array is owned */
+    int n_pos;
+    ob_opt_value values[OB_OPT_COUNT];
+} ob_args;
+
+/* Parse the words after the command's name. OB_E_INVALID with a text for the user (it names the
+ * option and, for an unknown one, the nearest known). `--help` stops the checks of the rest. */
+OB_MUST_CHECK ob_status ob_cli_parse(ob_cmd_id cmd, const char *cmd_name, int argc, char **argv,
+                                     ob_args *out, ob_err *err);
+void ob_cli_args_deinit(ob_args *a);
+
+/* Typed access; the option's kind must fit (a bug otherwise: the value reads as zero). */
+bool ob_cli_flag(const ob_args *a, ob_opt_id id);
+bool ob_cli_given(const ob_args *a, ob_opt_id id);
+int64_t ob_cli_int(const ob_args *a, ob_opt_id id);
+double ob_cli_float(const ob_args *a, ob_opt_id id);
+const char *ob_cli_str(const ob_args *a, ob_opt_id id); /* NULL if it has no value */
+
+/* The word of `words` (n, NULLs are skipped) nearest to `word`, or NULL if none is near enough. */
+const char *ob_cli_nearest(const char *word, const char *const *words, int n);
+
+#endif
