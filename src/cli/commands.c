@@ -11,8 +11,8 @@ static const ob_command k_commands[] = {
      ob_cmd_info},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
      "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
-     "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. All parts of "
-     "a split file are fetched when the first one is named.\n\n"
+     "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "
+     "part of a split file fetches all of them.\n\n"
      "A download that was cut off goes on where it stopped. The SHA-256 is checked when it is "
      "known, and a model is listed only when it is complete. HF_ENDPOINT or ONEBIT_HF_ENDPOINT "
      "names another host that speaks like Hugging Face; HF_TOKEN is sent to that host only.",

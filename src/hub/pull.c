@@ -194,6 +194,15 @@ static ob_status make(pull *p, char **path, ob_err *err)
     return *path ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");
 }
 
+/* A pull that brought nothing leaves nothing; with a .part file in it the folder stays. */
+static void remove_if_empty(const char *dir)
+{
+    ob_hub_path lock;
+    if (ob_hub_tree_bytes(dir) > 0 || ob_hub_pathf(lock, NULL, "%s/.lock", dir) != OB_OK) return;
+    unlink(lock);
+    rmdir(dir);
+}
+
 ob_status ob_hub_pull(const char *text, const ob_hub_pull_opts *opts, char **path, bool *already,
                       ob_err *err)
 {
@@ -211,6 +220,7 @@ ob_status ob_hub_pull(const char *text, const ob_hub_pull_opts *opts, char **pat
     if (!have) OB_GOTO(make(p, path, err));
 out:
     if (already) *already = have;
+    if (s != OB_OK && lock >= 0) remove_if_empty(p->dir);
     ob_hub_unlock(lock);
     for (size_t i = 0; p->files && i < p->n_files; i++) ob_free(p->files[i].name);
     ob_free(p->files);
