@@ -3,7 +3,7 @@
 #define OB_BASE_LIMITS_H
 
 /* Model files */
-#define OB_MAX_TENSORS (1u << 18)
+#define OB_MAX_TENSORS (1u << 17)
 #define OB_MAX_KV_PAIRS (1u << 16)
 #define OB_MAX_KEY_BYTES (1u << 16)       /* GGUF: keys are at most 65,535 bytes */
 #define OB_MAX_TENSOR_NAME_BYTES 256u

@@ -2,6 +2,7 @@
 #include "fmt/fmt_int.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +57,6 @@ static void add_f32(ob_buf *b, float x)
     ob_buf_adds(b, text);
 }
 
-static bool is_finite(double x) { return x - x == 0; }
-
 /* Element i as a JSON value; strings are left to the callers, who cut them differently. */
 static void add_number(ob_buf *b, const ob_kv *kv, uint64_t i)
 {
@@ -72,7 +71,7 @@ static void add_number(ob_buf *b, const ob_kv *kv, uint64_t i)
         memcpy(&big, kv->data + i * sizeof big, sizeof big);
         ob_buf_addf(b, "%" PRIu64, big);
     } else if (ob_kv_elem_f64(kv, i, &real)) {
-        if (kv->elem_type == OB_KV_F32 && is_finite(real)) add_f32(b, (float)real);
+        if (kv->elem_type == OB_KV_F32 && isfinite(real)) add_f32(b, (float)real);
         else ob_buf_add_double(b, real);
     }
 }

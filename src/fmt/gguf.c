@@ -178,8 +178,8 @@ static ob_status read_tensor(ob_file *f, ob_reader *r, ob_tensor *t, uint32_t al
     return OB_OK;
 }
 
-/* Offsets become absolute. A file that was cut short is told apart from a wrong offset only by its
- * reader's eye: both end before their tensors do. */
+/* Make offsets absolute and set data pointers. A wrong offset and a file cut short look alike here:
+ * the text gives the numbers that tell them apart. */
 static ob_status place_tensors(const ob_file *f, const ob_part *p, ob_tensor *t, size_t n,
                                uint64_t data_start, ob_err *err)
 {

@@ -706,6 +706,34 @@ static void test_every_allocation_fails(void **state)
     ob_buf_deinit(&s.b);
 }
 
+/* The largest directory allowed, in the worst order and with the fault at its very end. */
+static void test_largest_directory_is_refused_in_time(void **state)
+{
+    (void)state;
+    ob_buf b;
+    ob_buf_init(&b, 64 << 20);
+    gb_head(&b, 3, OB_MAX_TENSORS, 0);
+    for (uint32_t i = 0; i < OB_MAX_TENSORS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%06u", i ? i : 1); /* 0 and 1 are equal */
+        gb_tensor(&b, name, 24, 1, 1, 32 * (uint64_t)(OB_MAX_TENSORS - 1 - i));
+    }
+    gb_pad(&b, 32);
+    gb_fill(&b, 0, 32 * (size_t)OB_MAX_TENSORS);
+    ob_file *f;
+    ob_err err;
+    double best = 1e9;
+    for (int i = 0; i < 3; i++) {
+        double t = ob_now_ms();
+        assert_int_equal(ob_file_open_bytes(b.data, b.len, 0, &f, &err), OB_E_FORMAT);
+        best = OB_MIN(best, ob_now_ms() - t);
+    }
+    assert_non_null(strstr(err.text, "same name 'w000001'"));
+    print_message("%u tensors refused in %.1f ms\n", OB_MAX_TENSORS, best);
+    if (!SANITIZED) assert_true(best < 50);
+    ob_buf_deinit(&b);
+}
+
 /* A vocabulary of 150,000 tokens opens in milliseconds, in about 16 bytes a string. */
 static void test_large_vocabulary(void **state)
 {
@@ -736,6 +764,7 @@ static void test_large_vocabulary(void **state)
     assert_memory_equal(last.data, "149999", 6);
     ob_file_close(f);
     ob_buf_deinit(&b);
+    print_message("%d tokens open in %.2f ms\n", N, best);
     if (!SANITIZED) assert_true(best < 20);
 }
 
@@ -789,7 +818,10 @@ static void test_peak_memory(void **state)
 {
     (void)state;
     struct rusage u;
-    if (SANITIZED) skip(); /* needs: true memory figures, which a sanitizer's shadow hides */
+    if (SANITIZED) {
+        print_message("skipped: needs true memory figures, which a sanitizer's shadow hides\n");
+        skip();
+    }
     assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
     assert_in_range(u.ru_maxrss, 0, 64 * 1024); /* KiB */
 }
@@ -829,6 +861,7 @@ int main(void)
         cmocka_unit_test(test_describe),
         cmocka_unit_test(test_peak_memory), /* before the tests that build large files */
         cmocka_unit_test(test_large_vocabulary),
+        cmocka_unit_test(test_largest_directory_is_refused_in_time),
         cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
