@@ -12,6 +12,8 @@
 #define OB_MAX_DIMS 4
 #define OB_MAX_SPLITS 1024u
 #define OB_MAX_VOCAB (1u << 22)
+#define OB_MAX_VOCAB_BYTES (1u << 30)      /* all token texts together */
+#define OB_MAX_TOK_TEXT_BYTES (1u << 30)   /* text of one encode call */
 
 /* Requests */
 #define OB_MAX_BODY_BYTES (64u << 20)
