@@ -115,6 +115,9 @@ struct ob_lin {
     const lin_kernels *kern;
 };
 
+/* A block whose largest magnitude is not above this counts as zero (its reciprocal would overflow). */
+#define LIN_ACT_TINY 1e-35f
+
 /* Shape of prepared activations. Offsets count from the start of a panel, in bytes. */
 typedef struct lin_act {
     int pw, n_sub;
@@ -174,13 +177,12 @@ enum { LIN_TILE_BLK = 12, LIN_TILE_BYTES = 24 << 10 };
 
 struct lin_kernels {
     const char *name;
-    /* Quantise columns [c0, c1) of one panel; x is the panel's first column, n_valid its columns that
-     * exist. Fills the whole panel. */
+    /* Quantise one whole panel from x [n_valid][ldx]; columns from n_valid on become zero. */
     void (*act)(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, uint8_t *panel);
     void (*mul)(const lin_job *j);     /* int8 activations */
     void (*mul_f32)(const lin_job *j); /* f32 activations */
 };
 
-extern const lin_kernels lin_kernels_c, lin_kernels_avx2, lin_kernels_avx512;
+extern const lin_kernels lin_kernels_c, lin_kernels_avx512;
 
 #endif

@@ -1,0 +1,169 @@
+/* Matrix products of the CPU device: life of packed weights, shapes, and the choice of kernels. */
+#include "dev/cpu/linear_int.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "dev/cpu/linear_pack.h"
+
+const uint8_t lin_table_iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+const uint8_t lin_table_fp4[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                   128, 127, 126, 125, 124, 122, 120, 116};
+
+/* ---- packing ------------------------------------------------------------------------------------ */
+
+static const lin_kernels *kernels_of(ob_cpu_level level)
+{
+#if defined(__x86_64__)
+    if (level >= OB_CPU_AVX512) return &lin_kernels_avx512;
+    
+#endif
+    (void)level;
+    return &lin_kernels_c;
+}
+
+static bool sizes_set(ob_lin *l)
+{
+    size_t group, expert, total;
+    l->n_blk = ob_div_up(l->k, LIN_BLK);
+    l->n_grp = ob_div_up(l->n, LIN_ROWS);
+    const size_t n_blk = (size_t)l->n_blk;
+    if (l->fmt < LIN_N_QUANT) {
+        if (!ob_mul_size(n_blk, lin_code_bytes(l->fmt) + lin_scale_bytes(l->fmt), &group)) return false;
+        group += (n_blk + 7) / 8 * lin_head_bytes(l->fmt);
+    } else if (!ob_mul_size((size_t)l->k, LIN_ROWS * lin_float_bytes(l->fmt), &group)) {
+        return false;
+    }
+    group = ob_align_up(group, 64);
+    if (!ob_mul_size(group, (size_t)l->n_grp, &expert) ||
+        !ob_mul_size(expert, (size_t)l->n_experts, &total))
+        return false;
+    l->group_bytes = group;
+    l->expert_bytes = expert;
+    l->n_bytes = total;
+    return true;
+}
+
+ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_lin **out,
+                      bool *keeps_data, ob_err *err)
+{
+    ob_status s = OB_OK;
+    const ob_type_info *ti = ob_type_get(desc->type);
+    const int64_t n_experts = desc->use == OB_USE_EXPERTS ? desc->ne[2] : 1;
+    *out = NULL;
+    *keeps_data = false;
+    if (!ti->name || !ti->dequant)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "%s: no matrix product for type %s", desc->name,
+                          ti->name ? ti->name : "?");
+    if (desc->ne[0] < 1 || desc->ne[1] < 1 || n_experts < 1 || desc->ne[0] > INT32_MAX ||
+        desc->ne[1] > INT32_MAX || n_experts > INT32_MAX ||
+        ob_type_row_bytes(desc->type, desc->ne[0]) == 0)
+        return ob_err_set(err, OB_E_FORMAT, "%s: shape does not fit type %s", desc->name, ti->name);
+
+    ob_lin *l = ob_calloc(1, sizeof *l);
+    if (!l) return ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory", desc->name);
+    l->k = desc->ne[0];
+    l->n = desc->ne[1];
+    l->n_experts = n_experts;
+    l->kern = kernels_of(level);
+    l->fmt = lin_format_of(desc->type);
+    l->f32 = exact || l->fmt >= LIN_N_QUANT;
+    if (!sizes_set(l)) {
+        s = ob_err_set(err, OB_E_LIMIT, "%s: too large", desc->name);
+        goto out;
+    }
+    if (desc->n_bytes / ob_type_row_bytes(desc->type, l->k) < (uint64_t)(l->n * l->n_experts)) {
+        s = ob_err_set(err, OB_E_FORMAT, "%s: %zu bytes are too few for its shape", desc->name,
+                       desc->n_bytes);
+        goto out;
+    }
+    l->data = ob_aligned_alloc(64, l->n_bytes);
+    if (!l->data) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory for %zu packed bytes", desc->name, l->n_bytes);
+        goto out;
+    }
+    OB_GOTO(lin_pack_data(l, desc, err));
+out:
+    if (s != OB_OK) ob_lin_free(l);
+    else *out = l;
+    return s;
+}
+
+void ob_lin_free(ob_lin *l)
+{
+    if (!l) return;
+    ob_free(l->data);
+    ob_free(l);
+}
+
+int64_t ob_lin_k(const ob_lin *l) { return l->k; }
+int64_t ob_lin_n(const ob_lin *l) { return l->n; }
+size_t ob_lin_bytes(const ob_lin *l) { return l->n_bytes; }
+
+/* ---- activations -------------------------------------------------------------------------------- */
+
+int ob_lin_act_kind(const ob_lin *l) { return l->f32 ? 0 : lin_fmt[l->fmt].n_sub; }
+int64_t ob_lin_act_granule(const ob_lin *l)
+{
+    (void)l;
+    return LIN_ACT_GRANULE; /* a multiple of every panel width */
+}
+size_t ob_lin_act_bytes(const ob_lin *l, int64_t m)
+{
+    const lin_act a = lin_act_shape(l, m);
+    return (size_t)a.n_panel * a.panel_bytes;
+}
+
+/* f32 activations are only put into panels. */
+static void act_f32(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, float *panel)
+{
+    for (int c = 0; c < a->pw; c++)
+        for (int64_t k = 0; k < l->k; k++)
+            panel[k * a->pw + c] = c < n_valid ? x[c * ldx + k] : 0.0f;
+}
+
+void ob_lin_act(const ob_lin *l, const float *x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void *act)
+{
+    const lin_act a = lin_act_shape(l, m);
+    for (int64_t c = m0; c < m1; c += a.pw) {
+        uint8_t *panel = (uint8_t *)act + (size_t)(c / a.pw) * a.panel_bytes;
+        const int n_valid = (int)OB_MIN(m - c, a.pw);
+        if (l->f32) act_f32(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
+        else l->kern->act(l, &a, x + c * ldx, ldx, n_valid, panel);
+    }
+}
+
+/* ---- products ----------------------------------------------------------------------------------- */
+
+int64_t ob_lin_n_granule(const ob_lin *l)
+{
+    (void)l;
+    return 2 * LIN_ROWS;
+}
+
+size_t ob_lin_scratch_bytes(const ob_lin *l, int64_t m)
+{
+    const lin_act a = lin_act_shape(l, m);
+    const size_t sums = (size_t)a.n_panel * (size_t)a.pw * 2 * 2 * LIN_ROWS * sizeof(float);
+    return 2 * LIN_TILE_BYTES + sums;
+}
+
+void ob_lin_mul(const ob_lin *l, int64_t expert, const void *act, int64_t m, float *y, int64_t ldy,
+                int64_t n0, int64_t n1, const ob_lin_epilogue *ep, void *scratch)
+{
+    static const ob_lin_epilogue none = {.scale = 1.0f};
+    const lin_job j = {.l = l,
+                       .w = l->data + (size_t)expert * l->expert_bytes,
+                       .act = act,
+                       .a = lin_act_shape(l, m),
+                       .m = m,
+                       .n0 = n0,
+                       .n1 = OB_MIN(n1, l->n),
+                       .y = y,
+                       .ldy = ldy,
+                       .ep = ep ? ep : &none,
+                       .scratch = scratch};
+    if (m <= 0 || j.n0 >= j.n1) return;
+    if (l->f32) l->kern->mul_f32(&j);
+    else l->kern->mul(&j);
+}
