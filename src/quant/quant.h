@@ -89,8 +89,9 @@ static inline uint16_t ob_f32_to_bf16(float f)
 }
 
 /* Quantise n_rows x n_per_row; dst must hold n_rows * ob_type_row_bytes. importance: NULL or
- * n_per_row floats shared by all rows. Errors: OB_E_UNSUPPORTED (type not written),
- * OB_E_INVALID (row length, NaN in the source, missing importance). */
+ * n_per_row floats >= 0 shared by all rows (mean squared activations, in any unit). What comes out is
+ * finite however large the source is. Errors: OB_E_UNSUPPORTED (type not written), OB_E_INVALID (row
+ * length, NaN or infinity in the source, missing importance). Rows may be shared among threads. */
 OB_MUST_CHECK ob_status ob_quantize(ob_type t, const float *src, void *dst, int64_t n_rows,
                                     int64_t n_per_row, const float *importance, ob_err *err);
 
