@@ -1,6 +1,7 @@
 /* Unit tests of fmt/: the GGUF reader on good files, on a zoo of bad ones, and without memory. */
 #include "test.h"
 
+#include <jansson.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -351,6 +352,7 @@ static const struct zoo {
     {"offset 2^63", T0_OFF, 8, UINT64_C(1) << 63, OB_E_FORMAT, "missing"},
     {"tensors overlap", T1_OFF, 8, 64, OB_E_FORMAT, "'w0' and 'w1' overlap"},
     {"tensors coincide", T1_OFF, 8, 0, OB_E_FORMAT, "overlap"},
+    {"size overflows", T1_NE0, 8, UINT64_C(1) << 62, OB_E_FORMAT, "its size overflows"},
     {"tensor larger than the file", T1_NE0, 8, UINT64_C(1) << 40, OB_E_FORMAT, "bytes are missing"},
 };
 
@@ -593,6 +595,13 @@ static void test_split_refusals(void **state)
     assert_open_fails("m-00005-of-00003.gguf", OB_E_FORMAT, "split.no is 4");
     write_part("big.gguf", 4, 60000, "t0", 3);
     assert_open_fails("big.gguf", OB_E_LIMIT, "split.count is 60000");
+    ob_buf b;
+    ob_buf_init(&b, 1000);
+    gb_head(&b, 3, 0, 1);
+    gb_kv_str(&b, "split.count", "three");
+    write_file("words.gguf", b.data, b.len);
+    ob_buf_deinit(&b);
+    assert_open_fails("words.gguf", OB_E_FORMAT, "split.count is not a count");
     /* A split of one is a whole file whatever its name. */
     write_part("one.gguf", 0, 1, "t0", 1);
     ob_file *f;
@@ -813,6 +822,51 @@ static void test_describe(void **state)
     ob_buf_deinit(&s.b);
 }
 
+/* Values at the edge of their types, text that a terminal must not see, and JSON that parses. */
+static void test_describe_odd_values(void **state)
+{
+    (void)state;
+    ob_buf b, out;
+    ob_file *f;
+    ob_err err;
+    char tall[200];
+    memset(tall, 't', sizeof tall - 1);
+    tall[sizeof tall - 1] = 0;
+    ob_buf_init(&b, 4000);
+    gb_head(&b, 3, 0, 7);
+    gb_kv(&b, "u64", OB_KV_U64, &(uint64_t){UINT64_MAX}, 8);
+    gb_kv(&b, "f64", OB_KV_F64, &(double){0.1}, 8);
+    gb_kv(&b, "f32", OB_KV_F32, &(float){1e-5f}, 4);
+    gb_kv(&b, "nan", OB_KV_F32, &(uint32_t){0x7FC00000}, 4);
+    gb_kv_str(&b, "general.name", "bell\a csi\xC2\x9B" "2J bad\xFF");
+    gb_kv_str(&b, "tall", tall);
+    gb_array(&b, "long", OB_KV_U8, 20);
+    gb_fill(&b, 7, 20);
+    assert_int_equal(ob_file_open_bytes(b.data, b.len, 0, &f, &err), OB_OK);
+    ob_buf_init(&out, 1 << 20);
+    assert_int_equal(ob_file_describe(f, false, &out, &err), OB_OK);
+    assert_non_null(strstr(ob_buf_str(&out), "Name          bell? csi?2J bad?\n"));
+    assert_non_null(strstr(ob_buf_str(&out), "ttt...\"\n"));
+    assert_non_null(strstr(ob_buf_str(&out), "u8[20]          7, 7, 7, 7, 7, ...\n"));
+    ob_buf_clear(&out);
+    assert_int_equal(ob_file_describe(f, true, &out, &err), OB_OK);
+    json_t *root = json_loadb(out.data, out.len, JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *meta = json_object_get(root, "metadata");
+    assert_non_null(meta);
+    assert_true(json_real_value(json_object_get(meta, "u64")) == 18446744073709551615.0);
+    assert_true(json_real_value(json_object_get(meta, "f64")) == 0.1);
+    assert_non_null(strstr(ob_buf_str(&out), "\"f32\": 1e-05"));
+    assert_true(json_is_null(json_object_get(meta, "nan")));
+    assert_string_equal(json_string_value(json_object_get(meta, "tall")), tall);
+    json_t *array = json_object_get(meta, "long");
+    assert_true(json_real_value(json_object_get(array, "length")) == 20);
+    assert_int_equal(json_array_size(json_object_get(array, "first")), 16);
+    json_decref(root);
+    ob_buf_deinit(&out);
+    ob_buf_deinit(&b);
+    ob_file_close(f);
+}
+
 /* The hostile files above cost little memory: the process stays near what the test itself needs. */
 static void test_peak_memory(void **state)
 {
@@ -859,6 +913,7 @@ int main(void)
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_every_allocation_fails),
         cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_describe_odd_values),
         cmocka_unit_test(test_peak_memory), /* before the tests that build large files */
         cmocka_unit_test(test_large_vocabulary),
         cmocka_unit_test(test_largest_directory_is_refused_in_time),
