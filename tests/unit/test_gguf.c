@@ -2,12 +2,11 @@
 #include "test.h"
 
 #include <jansson.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/limits.h"
 #include "base/math.h"
 #include "gguf_builder.h"
@@ -17,6 +16,14 @@
 #else
 #define SANITIZED 0
 #endif
+
+/* Time of this thread on a processor: other programs on the machine must not fail a test. */
+static double cpu_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
 
 /* ---- the sample file, with the places that the zoo damages ------------------------------------ */
 
@@ -109,9 +116,9 @@ static void assert_refused(const char *what, const ob_buf *b, ob_status status, 
     ob_file *f = (ob_file *)1;
     void *copy = exact_copy(b->data, b->len);
     ob_err err = {0};
-    double t = ob_now_ms();
+    double t = cpu_ms();
     ob_status s = ob_file_open_bytes(copy, b->len, 0, &f, &err);
-    t = ob_now_ms() - t;
+    t = cpu_ms() - t;
     free(copy);
     if (s != status || err.code != status || !strstr(err.text, text))
         fail_msg("%s: status %s, text '%s' (wanted %s, '%s')", what, ob_status_describe(s)->name,
@@ -733,9 +740,9 @@ static void test_largest_directory_is_refused_in_time(void **state)
     ob_err err;
     double best = 1e9;
     for (int i = 0; i < 3; i++) {
-        double t = ob_now_ms();
+        double t = cpu_ms();
         assert_int_equal(ob_file_open_bytes(b.data, b.len, 0, &f, &err), OB_E_FORMAT);
-        best = OB_MIN(best, ob_now_ms() - t);
+        best = OB_MIN(best, cpu_ms() - t);
     }
     assert_non_null(strstr(err.text, "same name 'w000001'"));
     print_message("%u tensors refused in %.1f ms\n", OB_MAX_TENSORS, best);
@@ -763,9 +770,9 @@ static void test_large_vocabulary(void **state)
     double best = 1e9;
     uint64_t n_allocs = ob_alloc_count();
     for (int i = 0; i < 5; i++) {
-        double t = ob_now_ms();
+        double t = cpu_ms();
         assert_int_equal(ob_file_open_bytes(b.data, b.len, 0, &f, NULL), OB_OK);
-        best = OB_MIN(best, ob_now_ms() - t);
+        best = OB_MIN(best, cpu_ms() - t);
         if (i < 4) ob_file_close(f);
     }
     assert_in_range(ob_alloc_count() - n_allocs, 5, 5 * 16); /* not one a token */
@@ -867,17 +874,27 @@ static void test_describe_odd_values(void **state)
     ob_file_close(f);
 }
 
+/* Peak memory of this process; getrusage would count what its parent had before exec. */
+static long peak_kib(void)
+{
+    char line[256];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib;
+}
+
 /* The hostile files above cost little memory: the process stays near what the test itself needs. */
 static void test_peak_memory(void **state)
 {
     (void)state;
-    struct rusage u;
     if (SANITIZED) {
         print_message("skipped: needs true memory figures, which a sanitizer's shadow hides\n");
         skip();
     }
-    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
-    assert_in_range(u.ru_maxrss, 0, 64 * 1024); /* KiB */
+    assert_in_range(peak_kib(), 1, 64 * 1024);
 }
 
 static int make_dir(void **state)
