@@ -29,7 +29,7 @@ enum {
     CONNECT_S = 5,         /* to give up on a host that does not answer; three times with retries */
     STALL_S = 20,          /* no byte for so long: try again */
     MAX_FRUITLESS = 5,     /* tries in a row that brought no byte */
-    FIRST_PAUSE_MS = 500,  /* doubles with each fruitless try */
+    FIRST_PAUSE_MS = 500,  /* doubles with each fruitless try but the first */
     MAX_PAUSE_MS = 15000,
     MAX_RETRY_AFTER_S = 60,
     HASH_CHUNK = 1 << 20,
@@ -133,8 +133,8 @@ static bool is_sha256(const char *s, size_t n)
     return true;
 }
 
-/* Remember whose first bytes are in the .part file. */
-static ob_status write_meta(transfer *t, ob_err *err)
+/* Remember whose bytes are in the .part file; with a checksum: that dest is complete. */
+static ob_status write_meta(transfer *t, const char *sha256, ob_err *err)
 {
     ob_buf b;
     ob_buf_init(&b, 1 << 16);
@@ -142,10 +142,31 @@ static ob_status write_meta(transfer *t, ob_err *err)
     ob_buf_add_json(&b, t->job->url, strlen(t->job->url));
     ob_buf_adds(&b, ", \"etag\": ");
     ob_buf_add_json(&b, t->etag, strlen(t->etag));
-    ob_buf_addf(&b, ", \"size\": %llu}\n", (unsigned long long)t->total);
+    ob_buf_addf(&b, ", \"size\": %llu, \"sha256\": \"%s\"}\n", (unsigned long long)t->total,
+                sha256);
     ob_status s = ob_hub_write_file(t->meta, &b, err);
     ob_buf_deinit(&b);
     return s;
+}
+
+/* Is dest complete already, from a pull that was cut off at a later file? */
+static bool complete_before(transfer *t)
+{
+    const char *url, *sha;
+    json_int_t size;
+    struct stat st;
+    json_t *root = json_load_file(t->meta, 0, NULL);
+    bool ok = root &&
+              json_unpack(root, "{s:s, s:s, s:I}", "url", &url, "sha256", &sha, "size", &size) == 0 &&
+              !strcmp(url, t->job->url) && is_sha256(sha, strlen(sha)) &&
+              (!t->job->sha256[0] || !strcmp(t->job->sha256, sha)) &&
+              stat(t->job->dest, &st) == 0 && st.st_size == size;
+    if (ok) {
+        memcpy(t->job->sha256, sha, sizeof t->job->sha256);
+        t->job->n_bytes = (uint64_t)size;
+    }
+    json_decref(root);
+    return ok;
 }
 
 static ob_status start_over(transfer *t, ob_err *err)
@@ -296,7 +317,7 @@ static ob_status begin_body(transfer *t)
     t->total = total ? total : want;
     OB_TRY(check_space(t));
     if (t->new_etag[0] || t->status == 200) snprintf(t->etag, sizeof t->etag, "%s", t->new_etag);
-    return write_meta(t, err);
+    return write_meta(t, "", err);
 }
 
 static size_t on_body(char *data, size_t size, size_t n, void *arg)
@@ -489,7 +510,7 @@ static ob_status download(transfer *t, CURL *curl, ob_err *err)
         fruitless = t->got_bytes ? 0 : fruitless + 1;
         bool unreachable = !ever && t->job->has_fallback;
         if (what == FAILED || unreachable || fruitless >= MAX_FRUITLESS) return err->code;
-        long ms = OB_MIN((long)FIRST_PAUSE_MS << fruitless, (long)MAX_PAUSE_MS);
+        long ms = OB_MIN((long)FIRST_PAUSE_MS << OB_MAX(fruitless - 1, 0), (long)MAX_PAUSE_MS);
         ms = OB_MAX(ms, after_s * 1000);
         ob_hub_remark(t->job->opts, "%s: %s; trying again in %.1f s", t->job->label, err->text,
                       (double)ms / 1000);
@@ -517,6 +538,7 @@ static ob_status check(transfer *t, ob_err *err)
 
 static ob_status fetch(transfer *t, CURL *curl, ob_err *err)
 {
+    if (complete_before(t)) return OB_OK;
     OB_TRY(open_part(t, err));
     if (t->off) ob_hub_remark(t->job->opts, "%s: going on at %.1f MB", t->job->label,
                               (double)t->off / 1e6);
@@ -530,10 +552,14 @@ static ob_status fetch(transfer *t, CURL *curl, ob_err *err)
         OB_TRY(download(t, curl, err));
         s = check(t, err);
     }
-    if (s == OB_OK) s = ob_hub_rename_synced(t->part, t->job->dest, err);
-    if (s == OB_E_CORRUPT) unlink(t->part);
-    if (s == OB_OK || s == OB_E_CORRUPT) unlink(t->meta);
-    return s;
+    if (s == OB_E_CORRUPT) {
+        unlink(t->part);
+        unlink(t->meta);
+    }
+    OB_TRY(s);
+    OB_TRY(ob_hub_rename_synced(t->part, t->job->dest, err));
+    t->total = t->off;
+    return write_meta(t, t->job->sha256, err);
 }
 
 ob_status ob_hub_fetch(ob_hub_fetch_job *job, ob_err *err)
@@ -554,9 +580,19 @@ ob_status ob_hub_fetch(ob_hub_fetch_job *job, ob_err *err)
     OB_GOTO(ob_hub_pathf(t->meta, err, "%s.part.json", job->dest));
     ob_log_debug("GET %s", job->url);
     s = fetch(t, curl, err);
+    if (s != OB_OK && t->off == 0) {
+        unlink(t->part);
+        unlink(t->meta);
+    }
 out:
     if (t && t->fd >= 0) close(t->fd);
     ob_free(t);
     if (curl) curl_easy_cleanup(curl);
     return s;
+}
+
+void ob_hub_fetch_forget(const char *dest)
+{
+    ob_hub_path meta;
+    if (ob_hub_pathf(meta, NULL, "%s.part.json", dest) == OB_OK) unlink(meta);
 }

