@@ -22,6 +22,9 @@ void ob_cli_write_markdown(FILE *f);
 /* Write b to stdout and check it; a closed pipe or a full disk is a failure. */
 int ob_cli_print(const ob_args *a, const ob_buf *b);
 
+/* Append all of a stream to b; `what` names it in errors (IO, LIMIT, NO_MEMORY). */
+OB_MUST_CHECK ob_status ob_cli_read_all(FILE *f, const char *what, ob_buf *b, ob_err *err);
+
 /* Turn what -m was given into the path of a file (*path is *taken*: ob_free). A path that exists
  * wins; then a name of the library; a model named by hf://, http:// or https:// is pulled into the
  * library first. `arg` NULL means the demo model. NOT_FOUND says which names would have worked. */

@@ -9,6 +9,11 @@ static const ob_command k_commands[] = {
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
      "is a path or the name of a model of the library. Only the header is read.",
      ob_cmd_info},
+    {OB_CMD_TOKENIZE, "tokenize", "", 0, 0, "text to token ids",
+     "Reads text from standard input and prints its token ids with the text of each, or with --json "
+     "an array of the ids. Tokens that the model wants in front of a text are added, and the "
+     "spelling of a control token becomes that token; --no-bos and --no-special turn this off.",
+     ob_cmd_tokenize},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
      "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
      "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "

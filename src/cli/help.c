@@ -95,7 +95,10 @@ static void put_option(FILE *f, const ob_option *o)
     value_name(o, value, sizeof value);
     int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
                       : snprintf(left, sizeof left, "      --%s", o->name);
-    if (o->alias) n += snprintf(left + n, sizeof left - (size_t)n, ", %s", o->alias);
+    int len;
+    const char *at = o->aliases;
+    for (const char *word; (word = ob_cli_next_alias(&at, &len));)
+        n += snprintf(left + n, sizeof left - (size_t)n, ", %.*s", len, word);
     snprintf(left + n, sizeof left - (size_t)n, "%s", value);
     facts(o, more, sizeof more);
     snprintf(text, sizeof text, *more ? "%s (%s)" : "%s", o->doc, more);
@@ -122,7 +125,7 @@ void ob_cli_write_help(FILE *f, const ob_command *cmd)
             *cmd->args ? " " : "", cmd->args);
     each_paragraph(cmd->text, put_paragraph, f);
     fprintf(f, "\noptions:\n");
-    for (int i = 0; i < ob_cli_n_options(); i++)
+    for (int i = 0; i < OB_OPT_COUNT; i++)
         if (takes(cmd, ob_cli_option(i))) put_option(f, ob_cli_option(i));
 }
 
@@ -164,9 +167,11 @@ static void roff_option(FILE *f, const ob_option *o)
     fputs("\\fB\\-\\-", f);
     roff_str(f, o->name);
     fputs("\\fR", f);
-    if (o->alias) {
+    int len;
+    const char *at = o->aliases;
+    for (const char *word; (word = ob_cli_next_alias(&at, &len));) {
         fputs(", \\fB", f);
-        roff_str(f, o->alias);
+        roff(f, word, word + len);
         fputs("\\fR", f);
     }
     if (*value) {
@@ -197,7 +202,7 @@ void ob_cli_write_man(FILE *f)
         roff_str(f, c->summary);
         fputc('\n', f);
         each_paragraph(c->text, roff_paragraph, f);
-        for (int k = 0; k < ob_cli_n_options(); k++)
+        for (int k = 0; k < OB_OPT_COUNT; k++)
             if (takes(c, ob_cli_option(k))) roff_option(f, ob_cli_option(k));
     }
     fputs(".SH EXIT STATUS\n.TP\n0\ndone\n.TP\n1\nfailed; the reason is on standard error\n"
@@ -226,7 +231,10 @@ static void md_option(FILE *f, const ob_option *o)
     value_name(o, value, sizeof value);
     fputs("| ", f);
     if (o->letter) fprintf(f, "`-%c` ", o->letter);
-    if (o->alias) fprintf(f, "`%s` ", o->alias);
+    int len;
+    const char *at = o->aliases;
+    for (const char *word; (word = ob_cli_next_alias(&at, &len));)
+        fprintf(f, "`%.*s` ", len, word);
     fprintf(f, "`--%s", o->name);
     md_cell(f, value);
     fprintf(f, "` | %s", o->doc);
@@ -253,7 +261,7 @@ void ob_cli_write_markdown(FILE *f)
                 c->args, c->summary);
         each_paragraph(c->text, md_paragraph, f);
         fputs("| option | meaning | default | environment |\n|---|---|---|---|\n", f);
-        for (int k = 0; k < ob_cli_n_options(); k++)
+        for (int k = 0; k < OB_OPT_COUNT; k++)
             if (takes(c, ob_cli_option(k))) md_option(f, ob_cli_option(k));
     }
 }

@@ -9,41 +9,6 @@
 #include "base/alloc.h"
 #include "base/math.h"
 
-/* ---- The table ------------------------------------------------------------------------------ */
-
-#define EVERYWHERE (~UINT64_C(0))
-
-static const ob_option k_options[] = {
-    {OB_OPT_MODEL, "model", 'm', NULL, OB_OPT_KIND_PATH, "MODEL", NULL, 0, 0, NULL, false,
-     "ONEBIT_MODEL", OB_IN(TOKENIZE),
-     "model file, or the name of a model of the library (see 1bit list)"},
-    {OB_OPT_NO_BOS, "no-bos", 0, NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     OB_IN(TOKENIZE), "leave out the token that the model wants at the start of a text"},
-    {OB_OPT_NO_SPECIAL, "no-special", 0, NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false,
-     NULL, OB_IN(TOKENIZE), "read the spelling of a special token as ordinary text"},
-    {OB_OPT_NAME, "name", 0, NULL, OB_OPT_KIND_STRING, "NAME", NULL, 0, 0, NULL, false, NULL,
-     OB_IN(PULL), "name in the library (default: made from the file's name)"},
-    {OB_OPT_FORCE, "force", 'f', NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     OB_IN(PULL), "download again even if the model is complete"},
-    {OB_OPT_JSON, "json", 0, NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION), "print JSON"},
-    {OB_OPT_MAN, "man", 0, NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     OB_IN(HELP), "print the manual page, in roff"},
-    {OB_OPT_MARKDOWN, "markdown", 0, NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     OB_IN(HELP), "print the text of docs/cli.md"},
-    {OB_OPT_QUIET, "quiet", 'q', NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     EVERYWHERE, "only errors; no progress, no remarks"},
-    {OB_OPT_VERBOSE, "verbose", 'v', NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false,
-     "ONEBIT_VERBOSE", EVERYWHERE, "also say what is done and why"},
-    {OB_OPT_HELP, "help", 'h', NULL, OB_OPT_KIND_FLAG, NULL, NULL, 0, 0, NULL, false, NULL,
-     EVERYWHERE, "show this help"},
-};
-
-_Static_assert(OB_COUNT(k_options) == OB_OPT_COUNT, "one table entry for each option id");
-
-const ob_option *ob_cli_option(int index) { return &k_options[index]; }
-int ob_cli_n_options(void) { return (int)OB_COUNT(k_options); }
-
 /* ---- Checking a value ----------------------------------------------------------------------- */
 
 static ob_status parse_int(const ob_option *o, const char *shown, const char *text, int64_t *out,
@@ -124,30 +89,46 @@ static ob_status set_value(const ob_option *o, const char *shown, const char *te
 
 static const ob_option *find_long(uint64_t cmd_bit, const char *name, size_t len)
 {
-    for (size_t i = 0; i < OB_COUNT(k_options); i++) {
-        const ob_option *o = &k_options[i];
+    for (int i = 0; i < OB_OPT_COUNT; i++) {
+        const ob_option *o = ob_cli_option(i);
         if ((o->commands & cmd_bit) && strlen(o->name) == len && memcmp(o->name, name, len) == 0)
             return o;
     }
     return NULL;
 }
 
+const char *ob_cli_next_alias(const char **at, int *len)
+{
+    const char *word = *at;
+    if (!word || !*word) return NULL;
+    size_t n = strcspn(word, " ");
+    *len = (int)n;
+    *at = word[n] ? word + n + 1 : NULL;
+    return word;
+}
+
+static bool has_alias(const ob_option *o, const char *word, size_t len)
+{
+    int n;
+    const char *at = o->aliases;
+    for (const char *a; (a = ob_cli_next_alias(&at, &n));)
+        if ((size_t)n == len && memcmp(a, word, len) == 0) return true;
+    return false;
+}
+
 static const ob_option *find_alias(uint64_t cmd_bit, const char *word, size_t len)
 {
-    for (size_t i = 0; i < OB_COUNT(k_options); i++) {
-        const ob_option *o = &k_options[i];
-        if ((o->commands & cmd_bit) && o->alias && strlen(o->alias) == len &&
-            memcmp(o->alias, word, len) == 0)
-            return o;
-    }
+    for (int i = 0; i < OB_OPT_COUNT; i++)
+        if ((ob_cli_option(i)->commands & cmd_bit) && has_alias(ob_cli_option(i), word, len))
+            return ob_cli_option(i);
     return NULL;
 }
 
 static const ob_option *find_letter(uint64_t cmd_bit, char letter)
 {
-    for (size_t i = 0; i < OB_COUNT(k_options); i++)
-        if ((k_options[i].commands & cmd_bit) && k_options[i].letter == letter)
-            return &k_options[i];
+    for (int i = 0; i < OB_OPT_COUNT; i++)
+        if ((ob_cli_option(i)->commands & cmd_bit) && ob_cli_option(i)->letter == letter)
+            return ob_cli_option(i);
     return NULL;
 }
 
@@ -193,10 +174,10 @@ static ob_status unknown_option(uint64_t cmd_bit, const char *word, ob_err *err)
     const char *name = word + strspn(word, "-");
     char bare[64];
     snprintf(bare, sizeof bare, "%.*s", (int)OB_MIN(strcspn(name, "="), sizeof bare - 1), name);
-    const char *names[OB_COUNT(k_options)];
-    for (size_t i = 0; i < OB_COUNT(k_options); i++)
-        names[i] = (k_options[i].commands & cmd_bit) ? k_options[i].name : NULL;
-    const char *near = ob_cli_nearest(bare, names, (int)OB_COUNT(k_options));
+    const char *names[OB_OPT_COUNT];
+    for (int i = 0; i < OB_OPT_COUNT; i++)
+        names[i] = (ob_cli_option(i)->commands & cmd_bit) ? ob_cli_option(i)->name : NULL;
+    const char *near = ob_cli_nearest(bare, names, OB_OPT_COUNT);
     if (near)
         return ob_err_set(err, OB_E_INVALID, "unknown option '%.80s'; did you mean --%s?", word,
                           near);
@@ -213,6 +194,7 @@ typedef struct words {
 static ob_status take_value(const ob_option *o, const char *shown, const char *inline_value,
                             words *w, ob_args *a, ob_err *err)
 {
+    ob_opt_value *v = &a->values[o - ob_cli_option(0)];
     const char *text = inline_value;
     if (o->kind == OB_OPT_KIND_FLAG) {
         if (inline_value)
@@ -222,8 +204,8 @@ static ob_status take_value(const ob_option *o, const char *shown, const char *i
             return ob_err_set(err, OB_E_INVALID, "%s needs a value (%s)", shown, o->arg);
         text = w->argv[w->at++];
     }
-    a->values[o->id].given = true;
-    return set_value(o, shown, text, &a->values[o->id], err);
+    v->given = true;
+    return set_value(o, shown, text, v, err);
 }
 
 /* One word that starts with a dash: --name, --name=value, an alias, or a run of letters where the
@@ -292,9 +274,9 @@ ob_status ob_cli_parse(ob_cmd_id cmd, const char *cmd_name, int argc, char **arg
         }
         if (ob_cli_flag(out, OB_OPT_HELP)) return OB_OK;
     }
-    for (size_t i = 0; i < OB_COUNT(k_options); i++)
-        if (k_options[i].commands & bit)
-            OB_GOTO(fill_unset(&k_options[i], &out->values[k_options[i].id], err));
+    for (int i = 0; i < OB_OPT_COUNT; i++)
+        if (ob_cli_option(i)->commands & bit)
+            OB_GOTO(fill_unset(ob_cli_option(i), &out->values[i], err));
 out:
     if (s != OB_OK) ob_cli_args_deinit(out);
     return s;

@@ -6,6 +6,10 @@
  *
  * A value comes from the command line, else from the option's environment variable, else from its
  * default. All three go through the same check. An ob_args is owned by the main thread.
+ *
+ * To add an option: an id below (before the ones that every command has), an entry at the same place
+ * in option_table.c, `make docs`. The table may already hold options of a command that does not exist
+ * yet; they are seen by nobody until commands.c lists it.
  */
 #ifndef OB_CLI_OPTIONS_H
 #define OB_CLI_OPTIONS_H
@@ -25,14 +29,29 @@ typedef enum ob_cmd_id {
 #define OB_IN(cmd) (UINT64_C(1) << OB_CMD_##cmd)
 
 typedef enum ob_opt_id {
-    /* everywhere */
-    OB_OPT_HELP, OB_OPT_VERBOSE, OB_OPT_QUIET,
-    /* output forms */
-    OB_OPT_JSON, OB_OPT_MAN, OB_OPT_MARKDOWN,
+    /* the model and where it runs */
+    OB_OPT_MODEL, OB_OPT_DEVICE, OB_OPT_CTX_SIZE, OB_OPT_THREADS, OB_OPT_PARALLEL, OB_OPT_UBATCH,
+    OB_OPT_CTK, OB_OPT_CTV, OB_OPT_EXACT,
+    /* serve */
+    OB_OPT_HOST, OB_OPT_PORT, OB_OPT_ALIAS, OB_OPT_API_KEY,
+    /* text in */
+    OB_OPT_PROMPT, OB_OPT_SYSTEM, OB_OPT_FILE, OB_OPT_IDS_FILE,
+    /* generation */
+    OB_OPT_N_PREDICT, OB_OPT_TEMP, OB_OPT_TOP_K, OB_OPT_TOP_P, OB_OPT_MIN_P,
+    OB_OPT_REPEAT_PENALTY, OB_OPT_PRESENCE_PENALTY, OB_OPT_FREQUENCY_PENALTY, OB_OPT_SEED,
+    OB_OPT_STOP, OB_OPT_IGNORE_EOS,
+    /* bench */
+    OB_OPT_N_PROMPT, OB_OPT_N_GEN, OB_OPT_DEPTH, OB_OPT_BATCH, OB_OPT_REPETITIONS,
+    /* logits */
+    OB_OPT_STEP, OB_OPT_OUTPUT,
+    /* tokenize */
+    OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
     /* library */
     OB_OPT_NAME, OB_OPT_FORCE,
-    /* tokenize */
-    OB_OPT_MODEL, OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
+    /* output forms */
+    OB_OPT_JSON, OB_OPT_CSV, OB_OPT_MAN, OB_OPT_MARKDOWN,
+    /* everywhere */
+    OB_OPT_QUIET, OB_OPT_VERBOSE, OB_OPT_HELP,
     OB_OPT_COUNT
 } ob_opt_id;
 
@@ -46,10 +65,9 @@ typedef enum ob_opt_kind {
 } ob_opt_kind;
 
 typedef struct ob_option {
-    ob_opt_id id;
     const char *name;    /* long name without dashes; unique within each command */
     char letter;         /* one-letter form, 0 if none; unique within each command */
-    const char *alias;   /* another accepted spelling with its dashes ("-ngl"), or NULL */
+    const char *aliases; /* other accepted spellings, with dashes, split by spaces; or NULL */
     ob_opt_kind kind;
     const char *arg;     /* what the value is called in help ("N", "FILE"); NULL for flags */
     const char *def;     /* default as text, NULL if none */
@@ -61,9 +79,11 @@ typedef struct ob_option {
     const char *doc;     /* one line, starts lower case, no final stop */
 } ob_option;
 
-/* The table, in the order of help; never NULL for a valid index. */
+/* The table (option_table.c), in the order of help; entry i has id i. */
 const ob_option *ob_cli_option(int index);
-int ob_cli_n_options(void);
+
+/* The spellings of `aliases` one after the other: NULL at the end. *at starts as the field. */
+const char *ob_cli_next_alias(const char **at, int *len);
 
 typedef struct ob_opt_value {
     bool is_set; /* has a value at all: given, from the environment, or by default */

@@ -37,3 +37,16 @@ int ob_cli_print(const ob_args *a, const ob_buf *b)
     }
     return OB_EXIT_OK;
 }
+
+ob_status ob_cli_read_all(FILE *f, const char *what, ob_buf *b, ob_err *err)
+{
+    char chunk[65536];
+    size_t n;
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) {
+        ob_buf_add(b, chunk, n);
+        ob_status s = ob_buf_status(b, err);
+        if (s != OB_OK) return ob_err_prefix(err, s, "%s", what);
+    }
+    if (ferror(f)) return ob_err_set_errno(err, OB_E_IO, errno, "cannot read %s", what);
+    return OB_OK;
+}
