@@ -9,13 +9,11 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/math.h"
 #include "base/utf8.h"
 #include "tok/tok_int.h"
 
-enum {
-    SHORT_WORD = 40, /* symbols; above, the heap is faster */
-    MAX_MEMO_WORD = 64 /* bytes; longer words are not looked up whole */
-};
+enum { SHORT_WORD = 40 }; /* symbols; above, the heap is faster */
 
 /* ---- Merge table ------------------------------------------------------------------------------ */
 
@@ -77,16 +75,19 @@ static ob_status load_merges(ob_tok *t, const ob_kv *kv, ob_err *err)
     if (!t->merges.slots) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the merge table");
     for (size_t i = 0; i < cap; i++) t->merges.slots[i] = (ob_merge_slot){OB_NO_PAIR, 0, 0};
 
-    char scratch[1024];
+    size_t longest = 0;
+    for (uint64_t i = 0; i < kv->n; i++) longest = OB_MAX(longest, kv->strings[i].len);
+    char *scratch = ob_malloc(longest);
+    if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the merge table");
     uint64_t n_unused = 0;
     for (uint64_t i = 0; i < kv->n; i++) {
         int32_t ids[3];
-        if (kv->strings[i].len > sizeof scratch || !merge_ids(t, kv->strings[i], scratch, ids)) {
+        if (merge_ids(t, kv->strings[i], scratch, ids))
+            merge_add(&t->merges, (uint32_t)ids[0], (uint32_t)ids[1], (uint32_t)i, (uint32_t)ids[2]);
+        else
             n_unused++;
-            continue;
-        }
-        merge_add(&t->merges, (uint32_t)ids[0], (uint32_t)ids[1], (uint32_t)i, (uint32_t)ids[2]);
     }
+    ob_free(scratch);
     if (n_unused)
         ob_log_warn("tokenizer: %llu of %llu merges name strings that are no tokens and are ignored",
                     (unsigned long long)n_unused, (unsigned long long)kv->n);
@@ -106,10 +107,7 @@ ob_status ob_bpe_load(ob_tok *t, const ob_file *f, ob_err *err)
         t->byte_id[b] = t->raw_utf8 ? ob_vocab_find(&t->vocab, name, (size_t)n)
                                     : ob_vocab_find(&t->vocab, &c, 1);
     }
-    OB_TRY(load_merges(t, kv, err));
-    t->whole = ob_calloc((size_t)t->n_vocab, 1);
-    if (!t->whole) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the vocabulary");
-    return OB_OK;
+    return load_merges(t, kv, err);
 }
 
 /* ---- Merging ---------------------------------------------------------------------------------- */
@@ -276,34 +274,20 @@ static void put_symbols(const ob_tok *t, const int32_t *sym, size_t n, ob_ids *o
     }
 }
 
-/* A word that is a token almost always encodes to it, but not in every vocabulary: ask once. */
-static bool stands_whole(const ob_tok *t, int32_t id, const char *word, size_t len)
-{
-    uint8_t known = atomic_load_explicit(&t->whole[id], memory_order_relaxed);
-    if (known) return known == 1;
-    int32_t sym[MAX_MEMO_WORD];
-    size_t n = first_symbols(t, word, len, sym);
-    if (n > SHORT_WORD) return false; /* let the caller do it the long way each time */
-    n = merge_short(&t->merges, sym, n);
-    known = n == 1 && sym[0] == id ? 1 : 2;
-    atomic_store_explicit(&t->whole[id], known, memory_order_relaxed);
-    return known == 1;
-}
-
 static ob_status encode_word(void *arg, const char *word, size_t len)
 {
     word_job *job = arg;
     const ob_tok *t = job->t;
-    int32_t id = len <= MAX_MEMO_WORD || ob_pre_ignore_merges(t->pre)
-                     ? ob_vocab_find(&t->vocab, word, len) : -1;
-    if (id >= 0 && (ob_pre_ignore_merges(t->pre) || stands_whole(t, id, word, len))) {
+    int32_t id = ob_vocab_find(&t->vocab, word, len);
+    if (id >= 0 && (ob_pre_ignore_merges(t->pre) || ob_tok_whole(t, id) == OB_WHOLE_YES)) {
         ob_ids_add(job->out, id);
         return OB_OK;
     }
-    int32_t small[SHORT_WORD];
     if (len <= SHORT_WORD) {
-        size_t n = merge_short(&t->merges, small, first_symbols(t, word, len, small));
-        put_symbols(t, small, n, job->out);
+        int32_t sym[SHORT_WORD];
+        size_t n = merge_short(&t->merges, sym, first_symbols(t, word, len, sym));
+        if (id >= 0) ob_tok_set_whole(t, id, n == 1 && sym[0] == id);
+        put_symbols(t, sym, n, job->out);
         return OB_OK;
     }
     int32_t *sym = ob_reallocarray(NULL, len, sizeof *sym);
@@ -311,7 +295,10 @@ static ob_status encode_word(void *arg, const char *word, size_t len)
         return ob_err_set(job->err, OB_E_NO_MEMORY, "no memory to encode a word of %zu bytes", len);
     size_t n = first_symbols(t, word, len, sym);
     ob_status s = merge_long(&t->merges, sym, &n, job->err);
-    if (s == OB_OK) put_symbols(t, sym, n, job->out);
+    if (s == OB_OK) {
+        if (id >= 0) ob_tok_set_whole(t, id, n == 1 && sym[0] == id);
+        put_symbols(t, sym, n, job->out);
+    }
     ob_free(sym);
     return s;
 }

@@ -272,8 +272,13 @@ ob_status ob_tok_new(const ob_file *f, ob_tok **out, ob_err *err)
     OB_GOTO(ob_tok_find_eog(t, err));
     OB_GOTO(make_pieces(t, err));
     OB_GOTO(ob_specials_init(&t->specials, &t->text, t->types, t->n_vocab, err));
+    t->whole = ob_calloc((size_t)t->n_vocab, 1);
+    if (!t->whole) OB_GOTO(ob_err_set(err, OB_E_NO_MEMORY, "no memory for the vocabulary"));
     if (t->kind == OB_TOK_KIND_BPE) OB_GOTO(ob_bpe_load(t, f, err));
-    else OB_GOTO(ob_bytes_load(t, err));
+    if (t->kind == OB_TOK_KIND_SPM) {
+        ob_fallback_load(t);
+        OB_GOTO(ob_joins_load(t, err));
+    }
 out:
     if (s != OB_OK) ob_tok_free(t);
     else *out = t;
@@ -294,6 +299,7 @@ void ob_tok_free(ob_tok *t)
     ob_vocab_deinit(&t->vocab);
     ob_pre_free(t->pre);
     ob_free(t->merges.slots);
+    ob_free(t->joins);
     ob_free((void *)t->whole);
     ob_free(t);
 }

@@ -133,13 +133,28 @@ struct ob_tok {
     /* BPE */
     ob_pre *pre;
     ob_merges merges;
-    int32_t byte_id[256];   /* -1 where the vocabulary lacks the byte */
+    int32_t byte_id[256];   /* also SentencePiece; -1 where the vocabulary lacks the byte */
     bool raw_utf8;          /* symbols start as characters, spaces as U+2581 (Gemma 4), not as bytes */
-    /* Memo, the only thing that changes after load: does BPE of this token's own bytes give the token
-     * (1), not (2), or has nobody asked (0)? Every thread computes the same value, so relaxed
-     * loads and stores are enough. */
+    /* SentencePiece: [257 * byte + kind]: some token has this byte directly in front of that (see
+     * spm.c); NULL for others */
+    bool *joins;
+    /* Memo of BPE and SentencePiece, the only thing that changes after load: an ob_whole for each
+     * token. Every thread computes the same value, so relaxed loads and stores are enough. */
     _Atomic uint8_t *whole;
 };
+
+/* A word that is a token nearly always encodes to that token, but not in every vocabulary. The first
+ * thread that encodes such a word writes down how it went; later ones need no merges. */
+typedef enum ob_whole { OB_WHOLE_UNKNOWN, OB_WHOLE_YES, OB_WHOLE_NO } ob_whole;
+
+static inline ob_whole ob_tok_whole(const ob_tok *t, int32_t id)
+{
+    return (ob_whole)atomic_load_explicit(&t->whole[id], memory_order_relaxed);
+}
+static inline void ob_tok_set_whole(const ob_tok *t, int32_t id, bool yes)
+{
+    atomic_store_explicit(&t->whole[id], yes ? OB_WHOLE_YES : OB_WHOLE_NO, memory_order_relaxed);
+}
 
 /* Encode a fragment without special tokens. */
 ob_status ob_bpe_load(ob_tok *t, const ob_file *f, ob_err *err);
@@ -147,8 +162,9 @@ ob_status ob_bpe_encode(const ob_tok *t, const char *text, size_t len, ob_ids *o
 ob_status ob_spm_encode(const ob_tok *t, const char *text, size_t len, bool after_special,
                         ob_ids *out, ob_err *err);
 ob_status ob_wpm_encode(const ob_tok *t, const char *text, size_t len, ob_ids *out, ob_err *err);
-/* byte_id of the models with byte fallback. */
-ob_status ob_bytes_load(ob_tok *t, ob_err *err);
+/* byte_id and joins of SentencePiece vocabularies. */
+void ob_fallback_load(ob_tok *t);
+ob_status ob_joins_load(ob_tok *t, ob_err *err);
 
 /* eot, the end-of-generation set, and the types that their names imply. */
 ob_status ob_tok_find_eog(ob_tok *t, ob_err *err);

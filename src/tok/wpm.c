@@ -19,9 +19,10 @@ enum { MAX_WORD_CHARS = 100 }; /* a longer word is unknown, as in the reference 
 
 /* ---- Classes ---------------------------------------------------------------------------------- */
 
+/* VT, FF and U+0085 are control characters here, as in the reference. */
 static bool is_space(uint32_t cp)
 {
-    if (cp == ' ' || (cp >= '\t' && cp <= '\r') || cp == 0x85) return true;
+    if (cp == ' ' || cp == '\t' || cp == '\n' || cp == '\r') return true;
     utf8proc_category_t c = cp < 128 ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)cp);
     return c == UTF8PROC_CATEGORY_ZS || c == UTF8PROC_CATEGORY_ZL || c == UTF8PROC_CATEGORY_ZP;
 }
