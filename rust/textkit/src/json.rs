@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use minijinja::value::{from_args, Kwargs, ObjectRepr, Rest, Value, ValueKind};
+use minijinja::value::{from_args, Kwargs, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
@@ -80,8 +80,13 @@ struct Style {
 
 /// The filter `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)` that
 /// transformers installs: `json.dumps` without HTML escaping.
-pub fn tojson_filter(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+pub fn tojson_filter(
+    state: &State,
+    value: &Value,
+    args: Rest<ValueOrKwargs>,
+) -> Result<Value, Error> {
     type Optional = Option<Value>;
+    let args = args.into_values();
     let (ensure_ascii, indent, separators, sort_keys, kwargs): (
         Optional,
         Optional,

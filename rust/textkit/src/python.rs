@@ -44,16 +44,120 @@ fn float_str(x: f64) -> String {
     }
 }
 
-/// Writes the value of `{{ … }}`. Only floats print differently from the library's own way.
-pub fn print(out: &mut Output, _state: &mut State, value: &Value) -> Result<(), Error> {
-    let written = match float_of(value) {
-        Some(x) => out.write_str(&float_str(x)),
-        None => match value.as_str() {
-            Some(s) => out.write_str(s),
-            None => write!(out, "{value}"),
+/// Python's `str` of a value.
+pub fn to_str(state: &State, value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::Number => match float_of(value) {
+            Some(x) => Ok(float_str(x)),
+            None => Ok(value.to_string()),
         },
+        ValueKind::Seq | ValueKind::Map => {
+            let mut repr = Repr { state, out: String::new(), depth: 0, paid: 0 };
+            repr.value(value)?;
+            Ok(repr.out)
+        }
+        _ => Ok(value.to_string()),
+    }
+}
+
+/// Writes Python's `repr`. Steps are taken for what is written, and depth is bounded, since one
+/// value may stand in many places of another.
+struct Repr<'a, 'b, 'c> {
+    state: &'a State<'b, 'c>,
+    out: String,
+    depth: usize,
+    paid: usize,
+}
+
+impl Repr<'_, '_, '_> {
+    const MAX_DEPTH: usize = 256;
+
+    fn value(&mut self, value: &Value) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::Number => self.out.push_str(&to_str(self.state, value)?),
+            ValueKind::Undefined => self.out.push_str("Undefined"),
+            ValueKind::Seq => self.list(value)?,
+            ValueKind::Map => self.map(value)?,
+            _ => self.out.push_str(&format!("{value:?}")),
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self) -> Result<(), Error> {
+        self.depth += 1;
+        if self.depth > Self::MAX_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, "value is nested too deeply"));
+        }
+        Ok(())
+    }
+
+    /// Between two items.
+    fn comma(&mut self, first: bool) -> Result<(), Error> {
+        if !first {
+            self.out.push_str(", ");
+        }
+        let steps = (self.out.len() - self.paid) / 16 + 1;
+        self.paid = self.out.len();
+        self.state.consume_fuel(steps as u64)
+    }
+
+    fn list(&mut self, value: &Value) -> Result<(), Error> {
+        self.enter()?;
+        let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
+        self.out.push(open);
+        let mut n = 0;
+        for item in value.try_iter()?.checked() {
+            self.comma(n == 0)?;
+            self.value(&item?)?;
+            n += 1;
+        }
+        if n == 1 && value.is_tuple() {
+            self.out.push(',');
+        }
+        self.out.push(close);
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn map(&mut self, value: &Value) -> Result<(), Error> {
+        let Some(pairs) = value.as_object().and_then(|object| object.try_iter_pairs()) else {
+            self.out.push_str(&value.to_string());
+            return Ok(());
+        };
+        self.enter()?;
+        self.out.push('{');
+        for (i, (key, item)) in pairs.enumerate() {
+            self.comma(i == 0)?;
+            self.value(&key)?;
+            self.out.push_str(": ");
+            self.value(&item)?;
+        }
+        self.out.push('}');
+        self.depth -= 1;
+        Ok(())
+    }
+}
+
+/// Writes the value of `{{ … }}`.
+pub fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    let written = match value.as_str() {
+        Some(s) => out.write_str(s),
+        None => out.write_str(&to_str(state, value)?),
     };
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "output is full"))
+}
+
+/// The filter `string`.
+pub fn string_filter(state: &State, value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.clone()),
+        _ => to_str(state, value).map(Value::from),
+    }
+}
+
+/// `x is iterable`: none is not, though the library lets it be iterated.
+pub fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 /// `x is sequence`: Jinja asks for a length and an index operator, which strings, maps and undefined
