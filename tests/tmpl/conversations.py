@@ -98,5 +98,6 @@ VARIABLES = {
     "thinking": {"add_generation_prompt": True, "extra": {"enable_thinking": True, "thinking": True}},
     "no_thinking": {"add_generation_prompt": True, "tools": TOOLS,
                     "extra": {"enable_thinking": False, "thinking": False, "reasoning_effort": "high"}},
+    "all": {"add_generation_prompt": True, "tools": TOOLS, "extra": {"documents": DOCUMENTS}},
     "documents": {"extra": {"documents": DOCUMENTS, "custom": {"k": [1, "two", None]}}},
 }

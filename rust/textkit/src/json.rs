@@ -7,6 +7,7 @@ use minijinja::{Error, ErrorKind, State};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::python;
+use crate::strings::named;
 
 /// Python gives up at about 1,000; the reader below stops at 128.
 const MAX_DUMP_DEPTH: usize = 256;
@@ -94,15 +95,9 @@ pub fn tojson_filter(
         Optional,
         Kwargs,
     ) = from_args(&args)?;
-    let pick = |positional: Option<Value>, name: &str| -> Result<Option<Value>, Error> {
-        match positional {
-            Some(value) => Ok(Some(value)),
-            None => kwargs.get::<Option<Value>>(name),
-        }
-    };
-    let ensure_ascii = pick(ensure_ascii, "ensure_ascii")?.is_some_and(|v| v.is_true());
-    let sort_keys = pick(sort_keys, "sort_keys")?.is_some_and(|v| v.is_true());
-    let indent = match pick(indent, "indent")? {
+    let ensure_ascii = named(ensure_ascii, &kwargs, "ensure_ascii")?.is_some_and(|v| v.is_true());
+    let sort_keys = named(sort_keys, &kwargs, "sort_keys")?.is_some_and(|v| v.is_true());
+    let indent = match named(indent, &kwargs, "indent")? {
         None => None,
         Some(v) if v.is_none() => None,
         Some(v) if v.kind() == ValueKind::String => v.as_str().map(str::to_owned),
@@ -112,7 +107,7 @@ pub fn tojson_filter(
             _ => return Err(invalid("tojson: indent must be a string or a number up to 64")),
         },
     };
-    let (item_separator, key_separator) = match pick(separators, "separators")? {
+    let (item_separator, key_separator) = match named(separators, &kwargs, "separators")? {
         Some(v) if !v.is_none() => {
             let pair: Vec<Value> = v.try_iter()?.take(3).collect();
             match pair.as_slice() {

@@ -60,6 +60,43 @@ pub fn to_str(state: &State, value: &Value) -> Result<String, Error> {
     }
 }
 
+/// Python's `str.isprintable` for one character: not a control, format, private, unassigned or
+/// separator one. The standard library asks the same question when it escapes a text for debugging
+/// (a letter goes first, since a combining mark at the start is escaped for another reason).
+fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return (' '..='~').contains(&c);
+    }
+    let mut text = [b'a', 0, 0, 0, 0];
+    let len = 1 + c.encode_utf8(&mut text[1..]).len();
+    std::str::from_utf8(&text[..len]).is_ok_and(|s| s.escape_debug().count() == 2)
+}
+
+/// Python's `repr` of a string.
+fn string_repr(out: &mut String, s: &str) {
+    let quote = if s.contains('\'') && !s.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in s.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if is_printable(c) => out.push(c),
+            c => out.push_str(&match c as u32 {
+                code @ 0..=0xff => format!("\\x{code:02x}"),
+                code @ 0x100..=0xffff => format!("\\u{code:04x}"),
+                code => format!("\\U{code:08x}"),
+            }),
+        }
+    }
+    out.push(quote);
+}
+
 /// Writes Python's `repr`. Steps are taken for what is written, and depth is bounded, since one
 /// value may stand in many places of another.
 struct Repr<'a, 'b, 'c> {
@@ -76,6 +113,7 @@ impl Repr<'_, '_, '_> {
         match value.kind() {
             ValueKind::Number => self.out.push_str(&to_str(self.state, value)?),
             ValueKind::Undefined => self.out.push_str("Undefined"),
+            ValueKind::String => string_repr(&mut self.out, value.as_str().unwrap_or_default()),
             ValueKind::Seq => self.list(value)?,
             ValueKind::Map => self.map(value)?,
             _ => self.out.push_str(&format!("{value:?}")),
@@ -227,6 +265,20 @@ mod tests {
             (1.7976931348623157e308, "1.7976931348623157e+308"),
         ] {
             assert_eq!(float_repr(x), text);
+        }
+    }
+
+    #[test]
+    fn strings_are_quoted_as_in_python() {
+        for (s, quoted) in [
+            ("a", "'a'"),
+            ("it's", "\"it's\""),
+            ("'\"", "'\\'\"'"),
+            ("\n\u{0}\u{a0}é\u{301}\u{200b}\u{e000}🌍", "'\\n\\x00\\xa0é\u{301}\\u200b\\ue000🌍'"),
+        ] {
+            let mut out = String::new();
+            string_repr(&mut out, s);
+            assert_eq!(out, quoted);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Python's methods of strings, lists and dicts: what the library's compatibility layer lacks, or
 //! does by other rules (white space, keyword arguments). The rest is passed on to it.
 
-use minijinja::value::{from_args, Kwargs, Value, ValueKind};
+use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
@@ -40,6 +40,56 @@ pub fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> R
 pub fn trim_filter(value: &Value, chars: Option<&str>) -> String {
     let text = value.to_string();
     strip(&text, chars, true, true).to_owned()
+}
+
+/// The filter `indent(width=4, first=False, blank=False)`; `width` may be the text itself.
+pub fn indent_filter(
+    state: &State,
+    value: &Value,
+    args: Rest<ValueOrKwargs>,
+) -> Result<String, Error> {
+    type Optional = Option<Value>;
+    let args = args.into_values();
+    let (width, first, blank, kwargs): (Optional, Optional, Optional, Kwargs) = from_args(&args)?;
+    let width = named(width, &kwargs, "width")?;
+    let first = named(first, &kwargs, "first")?.is_some_and(|v| v.is_true());
+    let blank = named(blank, &kwargs, "blank")?.is_some_and(|v| v.is_true());
+    kwargs.assert_all_used()?;
+    let indent = match width {
+        None => " ".repeat(4),
+        Some(v) => match v.as_str() {
+            Some(text) => text.to_owned(),
+            None => match v.as_i64() {
+                Some(n) if n <= MAX_PAD as i64 => " ".repeat(usize::try_from(n).unwrap_or(0)),
+                _ => return Err(invalid(format!("indent: width must be at most {MAX_PAD}"))),
+            },
+        },
+    };
+    let text = value.to_string();
+    let mut out = String::new();
+    for (i, line) in lines(&format!("{text}\n"), false).into_iter().enumerate() {
+        state.consume_fuel((line.len() + indent.len()) as u64 / 64 + 1)?;
+        if i > 0 {
+            out.push('\n');
+        }
+        if (i > 0 && (blank || !line.is_empty())) || (i == 0 && first) {
+            out.push_str(&indent);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// An argument by position, or else by name.
+pub fn named(
+    positional: Option<Value>,
+    kwargs: &Kwargs,
+    name: &str,
+) -> Result<Option<Value>, Error> {
+    match positional {
+        Some(value) => Ok(Some(value)),
+        None => kwargs.get::<Option<Value>>(name),
+    }
 }
 
 fn strip<'a>(s: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
@@ -129,7 +179,8 @@ fn rsplit(s: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(strings(parts.into_iter().rev()))
 }
 
-fn splitlines(s: &str, keep_ends: bool) -> Value {
+/// Python's `str.splitlines`.
+fn lines(s: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = s;
     while !rest.is_empty() {
@@ -141,7 +192,7 @@ fn splitlines(s: &str, keep_ends: bool) -> Value {
         lines.push(&rest[..if keep_ends { next } else { end }]);
         rest = &rest[next..];
     }
-    strings(lines.into_iter())
+    lines
 }
 
 /// Python's `str.title`: a letter behind anything that is not a letter is upper case, others lower.
@@ -222,7 +273,7 @@ fn string_method(
                 None => kwargs.get::<Option<bool>>("keepends")?,
             };
             kwargs.assert_all_used()?;
-            splitlines(s, keep.unwrap_or(false))
+            strings(lines(s, keep.unwrap_or(false)).into_iter())
         }
         "title" => {
             let () = from_args(args)?;
@@ -327,7 +378,8 @@ mod tests {
         assert_eq!(split(" a  b c ", &[]).unwrap().to_string(), "['a', 'b', 'c']");
         assert_eq!(split("a,b,c", &[v(","), Value::from(1)]).unwrap().to_string(), "['a', 'b,c']");
         assert_eq!(rsplit("a,b,c", &[v(","), Value::from(1)]).unwrap().to_string(), "['a,b', 'c']");
-        assert_eq!(splitlines("a\r\nb\u{2028}c\n", false).to_string(), "['a', 'b', 'c']");
+        assert_eq!(lines("a\r\nb\u{2028}c\n", false), ["a", "b", "c"]);
+        assert_eq!(lines("a\r\n\nb", true), ["a\r\n", "\n", "b"]);
         assert!(split("a", &[v("")]).is_err());
     }
 
@@ -335,7 +387,7 @@ mod tests {
     fn widths_are_bounded() {
         assert_eq!(pad("-7", "zfill", &[Value::from(4)]).unwrap(), "-007");
         assert_eq!(pad("ab", "center", &[Value::from(5)]).unwrap(), "  ab ");
-        assert!(pad("x", "ljust", &[Value::from(1 << 40)]).is_err());
+        assert!(pad("x", "ljust", &[Value::from(1i64 << 40)]).is_err());
         assert!(check_format("{:99999}").is_err());
     }
 }

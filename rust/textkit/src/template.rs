@@ -135,6 +135,7 @@ fn environment(limits: &Limits) -> Result<Environment<'static>, Failure> {
     env.set_fuel(Some(limits.steps));
     env.add_filter("tojson", json::tojson_filter);
     env.add_filter("trim", strings::trim_filter);
+    env.add_filter("indent", strings::indent_filter);
     env.add_filter("string", python::string_filter);
     env.add_test("sequence", python::is_sequence);
     env.add_test("iterable", python::is_iterable);
