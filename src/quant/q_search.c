@@ -90,11 +90,12 @@ float ob_quant_fit_scale(const float *x, const float *w, int n, int lo, int hi)
     if (fabsf(top) < tiny) return 0;
     float best_d = 0, best_gain = 0, id[T], zero[T] = {0};
     sums s;
-    /* The peak meets the code of largest magnitude, or goes a little past it (clipped) or less far;
-     * once at each end of the codes. */
+    /* The peak meets the code of largest magnitude, or goes past it (clipped), or less far; once at
+     * each end of the codes. With few codes it pays to clip a lot. */
+    const float step = OB_MAX(0.025f, -0.2f / (float)lo);
     for (int end = 0; end < 2; end++) {
-        const float at = (float)(end ? hi : lo), step = at / 40.0f;
-        for (int t = 0; t < T; t++) id[t] = (at + step * (float)(t - 5)) / top;
+        const float at = (float)(end ? hi : lo);
+        for (int t = 0; t < T; t++) id[t] = at * (1.0f + step * (float)(t - 4)) / top;
         for (int i = 0; i < 2; i++) {
             add_codes(x, w, n, (float)lo, (float)hi, id, zero, &s);
             scale_step(&s, id, &best_d, &best_gain);
@@ -199,18 +200,16 @@ float ob_quant_fit_codebook(const float *x, const float *w, int n, const int8_t 
     for (int end = 0; end < 2; end++) {
         const float at = (float)values[end ? 15 : 0];
         for (int t = 0; t < T; t++) id[t] = at * (1.0f + 0.03f * (float)(t - 8)) / top;
-        for (int i = 0; i < 2; i++) {
-            sums s = {0};
-            for (int j = 0; j < n; j++) {
-                const float wj = w[j], wx = w[j] * x[j];
-                for (int t = 0; t < T; t++) {
-                    const float v = nearest_value(x[j] * id[t], bound, jump, (float)values[0]);
-                    s.xq[t] += wx * v;
-                    s.qq[t] += wj * v * v;
-                }
+        sums s = {0};
+        for (int j = 0; j < n; j++) {
+            const float wj = w[j], wx = w[j] * x[j];
+            for (int t = 0; t < T; t++) {
+                const float v = nearest_value(x[j] * id[t], bound, jump, (float)values[0]);
+                s.xq[t] += wx * v;
+                s.qq[t] += wj * v * v;
             }
-            scale_step(&s, id, &best_d, &best_gain);
         }
+        scale_step(&s, id, &best_d, &best_gain);
     }
     return best_d;
 }

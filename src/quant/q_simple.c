@@ -210,26 +210,145 @@ static void round_fp4(const float *x, int n, float d, uint8_t *q)
     for (int j = 0; j < n; j++) q[j] = fp4_code[q[j]];
 }
 
+/* The scale is a power of two: the least that holds the peak (6 is the largest FP4 value), or the one
+ * below or above it. Elements are brought near 1 first, because E8M0 reaches where squares vanish. */
 void ob_quant_q_mxfp4(const float *src, void *dst, int64_t n, const float *importance)
 {
     uint8_t *b = dst, q[QK];
-    float w[QK];
+    float w[QK], x[QK];
     for (int64_t i = 0; i < n; i += QK, b += 17) {
-        const float *x = src + i, top = magnitude(x, QK);
+        const float top = magnitude(src + i, QK);
         ob_quant_weights(importance ? importance + i : NULL, QK, w);
         int exp = 0;
-        frexpf(top, &exp);      /* top < 2^exp, and the largest code is 6 = 1.5 * 2^2 */
-        int e = exp - 3 + 127;  /* stored exponent of a scale that keeps the peak below 8 */
+        frexpf(top, &exp); /* top < 2^exp */
+        for (int j = 0; j < QK; j++) x[j] = ldexpf(src[i + j], -exp);
         ob_quant_lanes c = {0};
         uint8_t stored[T];
         for (int t = 0; t < T; t++) {
-            int v = top > 0 ? e + (t < 3 ? t - 1 : 0) : 0;
-            stored[t] = (uint8_t)(v < 0 ? 0 : v > 254 ? 254 : v);
-            c.d[t] = ob_quant_e8m0_half(stored[t]);
+            const int e = top > 0 ? exp - 3 + 127 + (t < 3 ? t - 1 : 0) : 0;
+            stored[t] = (uint8_t)(e < 0 ? 0 : e > 252 ? 252 : e); /* 12 * 2^(253-128) overflows */
+            c.d[t] = ldexpf(1.0f, stored[t] - 128 - exp);
         }
         const int best = ob_quant_best_lane_codebook(x, w, QK, fp4_rising, &c);
         b[0] = stored[best];
         round_fp4(x, QK, c.d[best], q);
         put_nibbles(q, b + 1);
+    }
+}
+
+/* The code of the UE4M3 number nearest to 2 d (codes rise with their values). */
+static int ue4m3_code(float d)
+{
+    int lo = 0, hi = 0x7E;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (ob_quant_ue4m3_half((uint8_t)mid) + ob_quant_ue4m3_half((uint8_t)(mid + 1)) > 2 * d ||
+            mid == 0x7E)
+            hi = mid;
+        else lo = mid + 1;
+    }
+    return lo;
+}
+
+void ob_quant_q_nvfp4(const float *src, void *dst, int64_t n, const float *importance)
+{
+    uint8_t *b = dst, q[16];
+    float w[16];
+    for (int64_t i = 0; i < n; i += 64, b += 36) {
+        for (int s = 0; s < 4; s++) {
+            const float *x = src + i + 16 * s;
+            ob_quant_weights(importance ? importance + i + 16 * s : NULL, 16, w);
+            const int near = ue4m3_code(magnitude(x, 16) / 12.0f);
+            ob_quant_lanes c = {0};
+            uint8_t stored[T];
+            for (int t = 0; t < T; t++) {
+                const int code = near + t - 8;
+                stored[t] = (uint8_t)(code < 0 ? 0 : code > 0x7E ? 0x7E : code);
+                c.d[t] = ob_quant_ue4m3_half(stored[t]);
+            }
+            const int best = ob_quant_best_lane_codebook(x, w, 16, fp4_rising, &c);
+            b[s] = stored[best];
+            round_fp4(x, 16, c.d[best], q);
+            for (int j = 0; j < 8; j++) b[4 + 8 * s + j] = (uint8_t)(q[j] | q[j + 8] << 4);
+        }
+    }
+}
+
+/* --- one, two bits and ternary ------------------------------------------------------------- */
+
+void ob_quant_q_q1_0(const float *src, void *dst, int64_t n, const float *importance)
+{
+    uint8_t *b = dst;
+    float w[128];
+    for (int64_t i = 0; i < n; i += 128, b += 18) {
+        const float *x = src + i;
+        ob_quant_weights(importance ? importance + i : NULL, 128, w);
+        double sum = 0, sw = 0; /* least squares for signs: the weighted mean magnitude */
+        memset(b, 0, 18);
+        for (int j = 0; j < 128; j++) {
+            sum += (double)(w[j] * fabsf(x[j]));
+            sw += (double)w[j];
+            b[2 + j / 8] |= (uint8_t)((x[j] >= 0) << (j % 8));
+        }
+        wr16(b, ob_quant_f16((float)(sum / sw)));
+    }
+}
+
+void ob_quant_q_q2_0(const float *src, void *dst, int64_t n, const float *importance)
+{
+    uint8_t *b = dst, q[64];
+    float w[64];
+    for (int64_t i = 0; i < n; i += 64, b += 18) {
+        const float *x = src + i;
+        ob_quant_weights(importance ? importance + i : NULL, 64, w);
+        const uint16_t d = stored_scale(x, w, 64, -1, 2, ob_quant_fit_scale(x, w, 64, -1, 2));
+        ob_quant_round(x, 64, -1, 2, ob_f16_to_f32(d), 0, q);
+        wr16(b, d);
+        for (int j = 0; j < 16; j++)
+            b[2 + j] = (uint8_t)(q[4 * j] | q[4 * j + 1] << 2 | q[4 * j + 2] << 4 |
+                                 q[4 * j + 3] << 6);
+    }
+}
+
+/* 256 elements to q = 0, 1, 2 and their f16 scale. */
+static uint16_t round_ternary(const float *x, const float *importance, uint8_t *q)
+{
+    float w[QK_K];
+    ob_quant_weights(importance, QK_K, w);
+    const uint16_t d = stored_scale(x, w, QK_K, -1, 1, ob_quant_fit_scale(x, w, QK_K, -1, 1));
+    ob_quant_round(x, QK_K, -1, 1, ob_f16_to_f32(d), 0, q);
+    return d;
+}
+
+/* Digits q[0], q[step], ... (n of them, then zeros up to 5) as the fraction t/243 in 256ths, rounded
+ * up so that digits come back exactly. */
+static uint8_t five_digits(const uint8_t *q, int n, int step)
+{
+    int t = 0;
+    for (int k = 0; k < 5; k++) t = 3 * t + (k < n ? q[k * step] : 0);
+    return (uint8_t)((t * 256 + 242) / 243);
+}
+
+void ob_quant_q_tq1_0(const float *src, void *dst, int64_t n, const float *importance)
+{
+    uint8_t *b = dst, q[QK_K];
+    for (int64_t i = 0; i < n; i += QK_K, b += 54) {
+        wr16(b + 52, round_ternary(src + i, importance ? importance + i : NULL, q));
+        for (int j = 0; j < 32; j++) b[j] = five_digits(q + j, 5, 32);
+        for (int j = 0; j < 16; j++) b[32 + j] = five_digits(q + 160 + j, 5, 16);
+        for (int j = 0; j < 4; j++) b[48 + j] = five_digits(q + 240 + j, 4, 4);
+    }
+}
+
+void ob_quant_q_tq2_0(const float *src, void *dst, int64_t n, const float *importance)
+{
+    uint8_t *b = dst, q[QK_K];
+    for (int64_t i = 0; i < n; i += QK_K, b += 66) {
+        wr16(b + 64, round_ternary(src + i, importance ? importance + i : NULL, q));
+        for (int c = 0; c < 2; c++)
+            for (int j = 0; j < 32; j++) {
+                const uint8_t *e = q + 128 * c + j;
+                b[32 * c + j] = (uint8_t)(e[0] | e[32] << 2 | e[64] << 4 | e[96] << 6);
+            }
     }
 }

@@ -38,12 +38,12 @@ static const ob_type_info types[OB_TYPE_END] = {
     [OB_F64]     = {"F64",     1,   8, false, false, ob_quant_deq_f64,     NULL},
     [OB_IQ1_M]   = {"IQ1_M", 256,  56, true,  false, ob_quant_deq_iq1_m,   NULL},
     [OB_BF16]    = {"BF16",    1,   2, true,  false, ob_quant_deq_bf16,    ob_quant_q_bf16},
-    [OB_TQ1_0]   = {"TQ1_0", 256,  54, true,  false, ob_quant_deq_tq1_0,   NULL},
-    [OB_TQ2_0]   = {"TQ2_0", 256,  66, true,  false, ob_quant_deq_tq2_0,   NULL},
+    [OB_TQ1_0]   = {"TQ1_0", 256,  54, true,  false, ob_quant_deq_tq1_0,   ob_quant_q_tq1_0},
+    [OB_TQ2_0]   = {"TQ2_0", 256,  66, true,  false, ob_quant_deq_tq2_0,   ob_quant_q_tq2_0},
     [OB_MXFP4]   = {"MXFP4",  32,  17, true,  false, ob_quant_deq_mxfp4,   ob_quant_q_mxfp4},
-    [OB_NVFP4]   = {"NVFP4",  64,  36, true,  false, ob_quant_deq_nvfp4,   NULL},
-    [OB_Q1_0]    = {"Q1_0",  128,  18, true,  false, ob_quant_deq_q1_0,    NULL},
-    [OB_Q2_0]    = {"Q2_0",   64,  18, true,  false, ob_quant_deq_q2_0,    NULL},
+    [OB_NVFP4]   = {"NVFP4",  64,  36, true,  false, ob_quant_deq_nvfp4,   ob_quant_q_nvfp4},
+    [OB_Q1_0]    = {"Q1_0",  128,  18, true,  false, ob_quant_deq_q1_0,    ob_quant_q_q1_0},
+    [OB_Q2_0]    = {"Q2_0",   64,  18, true,  false, ob_quant_deq_q2_0,    ob_quant_q_q2_0},
 };
 /* clang-format on */
 

@@ -65,7 +65,8 @@ DEQ(iq4_nl); DEQ(iq4_xs);
 #undef DEQ
 
 #define Q(name) void ob_quant_q_##name(const float *src, void *dst, int64_t n, const float *importance)
-Q(f32); Q(f16); Q(bf16); Q(q4_0); Q(q4_1); Q(q5_0); Q(q5_1); Q(q8_0); Q(q8_1); Q(mxfp4);
+Q(f32); Q(f16); Q(bf16); Q(q4_0); Q(q4_1); Q(q5_0); Q(q5_1); Q(q8_0); Q(q8_1); Q(mxfp4); Q(nvfp4);
+Q(q1_0); Q(q2_0); Q(tq1_0); Q(tq2_0);
 Q(q2_k); Q(q3_k); Q(q4_k); Q(q5_k); Q(q6_k); Q(q8_k); Q(iq4_nl); Q(iq4_xs);
 #undef Q
 
