@@ -24,8 +24,10 @@ OB_MUST_CHECK ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err);
  * n - 1, since the last token must run to give logits. Only on an empty sequence. */
 OB_MUST_CHECK ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n,
                                          int32_t *n_cached, ob_err *err);
-/* Offer the pages of the sequence to later ones (keep: also after ob_ctx_seq_free). */
+/* Offer the whole pages of the sequence to later ones; it goes on. */
 void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s);
+/* The same with the last, partly filled page: the sequence will not be fed again, only freed. */
+void ob_ctx_seq_keep(ob_ctx *c, ob_seq *s);
 void ob_ctx_seq_free(ob_ctx *c, ob_seq *s);
 int32_t ob_seq_len(const ob_seq *s);
 

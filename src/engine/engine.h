@@ -4,7 +4,8 @@
  * engine reuses whatever it has cached of them. Must not know HTTP, templates or routing.
  *
  * Threads: ob_engine_* functions may be called from any thread unless said otherwise. Events are
- * delivered on the engine thread: a callback must not block and must not call ob_engine_free.
+ * delivered on the engine thread: a callback must not block and must not call ob_engine_free. Every
+ * request must be freed before ob_engine_free.
  */
 #ifndef OB_ENGINE_ENGINE_H
 #define OB_ENGINE_ENGINE_H
@@ -132,8 +133,5 @@ typedef struct ob_slot_info {
 } ob_slot_info;
 /* Fills up to cap slots; returns their number. */
 int ob_engine_get_slots(ob_engine *e, ob_slot_info *out, int cap);
-
-/* Device profile of all steps so far (params.profile). */
-int ob_engine_get_profile(ob_engine *e, ob_profile_row *rows, int cap, bool reset);
 
 #endif

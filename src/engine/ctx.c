@@ -1,0 +1,516 @@
+#include "engine/ctx.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "engine/ctx_int.h"
+
+void ob_engine_defaults(ob_engine_params *p)
+{
+    *p = (ob_engine_params){.k_type = OB_F16, .v_type = OB_F16};
+}
+
+/* ------------------------------------------------------------------ weights */
+
+static void report(const ob_engine_params *p, double fraction)
+{
+    if (p->on_progress) p->on_progress(p->progress_arg, fraction);
+}
+
+/* Pack every weight for the device. A tensor used twice (tied embeddings) is packed twice; its pages
+ * of the file are released only when no packed form still refers to them. */
+static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    const ob_dev_api *api = c->dev->api;
+    bool *keeps = ob_calloc((size_t)prog->n_weights + 1, sizeof *keeps);
+    c->weights = ob_calloc((size_t)prog->n_weights + 1, sizeof(ob_dev_weight *));
+    if (!c->weights || !keeps) {
+        ob_free(keeps);
+        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the table of weights");
+    }
+    c->n_weights = prog->n_weights;
+    double total = 0, done = 0;
+    ob_status s = OB_OK;
+    for (int32_t i = 0; i < prog->n_weights; i++) total += (double)prog->weights[i].n_bytes;
+    for (int32_t i = 0; i < prog->n_weights; i++) {
+        s = api->weight_new(c->dev, &prog->weights[i], &c->weights[i], &keeps[i], err);
+        if (s != OB_OK) {
+            ob_err_prefix(err, s, "tensor %s", prog->weights[i].name);
+            break;
+        }
+        bool last_use = true, kept = false;
+        for (int32_t k = 0; k < prog->n_weights; k++) {
+            if (prog->weights[k].data != prog->weights[i].data) continue;
+            last_use &= k <= i;
+            kept |= keeps[k];
+        }
+        if (last_use && !kept)
+            ob_file_release_pages(c->file, ob_file_find_tensor(c->file, prog->weights[i].name));
+        done += (double)prog->weights[i].n_bytes;
+        report(&c->p, done / total);
+    }
+    ob_free(keeps);
+    return s;
+}
+
+/* ------------------------------------------------------------------ plans */
+
+static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_program *prog, bucket **out,
+                            ob_err *err)
+{
+    ob_status s = OB_OK;
+    bucket b = {.max_tok = max_tok, .max_out = max_out, .prog = prog};
+    if (c->n_buckets == (int32_t)OB_COUNT(c->buckets))
+        return ob_err_set(err, OB_E_INTERNAL, "too many plans");
+    if (!b.prog) OB_TRY(ob_model_program(c->model, &b.prog, err));
+    OB_GOTO(ob_program_plan(b.prog, max_tok, max_out, c->p.n_seq, err));
+    for (int32_t i = 0; i < b.prog->n_ops; i++) {
+        char why[200];
+        if (!c->dev->api->supports(c->dev, b.prog, i, why, sizeof why)) {
+            s = ob_err_set(err, OB_E_UNSUPPORTED, "device %s cannot run op %s of layer %d: %s",
+                           c->dev->api->kind, ob_op_name(b.prog->ops[i].kind), b.prog->ops[i].layer, why);
+            goto out;
+        }
+    }
+    ob_plan_bindings bind = {.weights = c->weights, .cache_k = ob_kv_k(c->kv), .cache_v = ob_kv_v(c->kv),
+                             .k_type = c->p.k_type, .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
+                             .n_pages = c->p.n_seq * c->max_pages, .max_ctx = c->p.n_ctx,
+                             .states = c->states, .n_slots = c->p.n_seq};
+    OB_GOTO(c->dev->api->plan_new(c->dev, b.prog, &bind, &b.plan, err));
+    c->buckets[c->n_buckets] = b;
+    *out = &c->buckets[c->n_buckets++];
+    return OB_OK;
+out:
+    ob_program_free(b.prog);
+    return s;
+}
+
+/* The smallest bucket that holds the step. The first one (n_ubatch tokens, n_seq rows) is made at
+ * load and serves all that a server does; one with as many output rows as tokens comes on demand. */
+static ob_status bucket_for(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **out, ob_err *err)
+{
+    bucket *best = NULL;
+    for (int32_t i = 0; i < c->n_buckets; i++) {
+        bucket *b = &c->buckets[i];
+        if (b->max_tok < n_tok || b->max_out < n_out) continue;
+        if (!best || b->max_tok < best->max_tok || b->max_out < best->max_out) best = b;
+    }
+    *out = best;
+    return best ? OB_OK : bucket_new(c, c->p.n_ubatch, c->p.n_ubatch, NULL, out, err);
+}
+
+static ob_status need_logits(ob_ctx *c, int32_t rows, ob_err *err)
+{
+    if (rows <= c->logits_rows) return OB_OK;
+    size_t n_vocab = (size_t)ob_model_hparams(c->model)->n_vocab;
+    float *p = ob_reallocarray(c->logits, (size_t)rows, n_vocab * sizeof *p);
+    if (!p) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d rows of logits", rows);
+    c->logits = p;
+    c->logits_rows = rows;
+    return OB_OK;
+}
+
+/* ------------------------------------------------------------------ load */
+
+/* Largest context, by page, whose cache takes at most a quarter of the memory that is there. */
+static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    const ob_hparams *h = ob_model_hparams(c->model);
+    ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
+                       .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = 1};
+    uint64_t page;
+    OB_TRY(ob_kv_bytes(&kp, &page, err));
+    bool chosen = c->p.n_ctx <= 0;
+    if (chosen) {
+        uint64_t memory = c->dev_info.mem_free_bytes ? c->dev_info.mem_free_bytes : (uint64_t)8 << 30;
+        uint64_t pages = page ? memory / 4 / page / (uint64_t)c->p.n_seq : UINT64_MAX;
+        uint64_t most = OB_MAX(pages * OB_PAGE_TOK, (uint64_t)512);
+        c->p.n_ctx = (int32_t)OB_MIN((uint64_t)h->n_ctx_train, pages == UINT64_MAX ? (uint64_t)32768 : most);
+    } else if (c->p.n_ctx > OB_MAX_CTX) {
+        return ob_err_set(err, OB_E_INVALID, "context of %d tokens, at most %d are possible", c->p.n_ctx,
+                          OB_MAX_CTX);
+    } else if (c->p.n_ctx > h->n_ctx_train) {
+        ob_log_warn("context of %d tokens is more than the model was trained for (%d)", c->p.n_ctx,
+                    h->n_ctx_train);
+    }
+    c->max_pages = (int32_t)ob_div_up(c->p.n_ctx, OB_PAGE_TOK);
+    return OB_OK;
+}
+
+static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
+                       .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
+                       .n_pages = c->p.n_seq * c->max_pages};
+    OB_TRY(ob_kv_new(c->dev, &kp, &c->kv, err));
+    c->states = ob_calloc((size_t)prog->n_states + 1, sizeof(ob_dev_buf *));
+    if (!c->states) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for states");
+    c->n_states = prog->n_states;
+    for (int32_t i = 0; i < prog->n_states; i++) {
+        uint64_t n = (uint64_t)prog->states[i].n_floats * 4 * (uint64_t)c->p.n_seq;
+        OB_TRY(c->dev->api->buffer_new(c->dev, n, OB_BUF_ZERO, &c->states[i], err));
+    }
+    return OB_OK;
+}
+
+static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
+{
+    size_t nt = (size_t)c->p.n_ubatch, ns = (size_t)c->p.n_seq;
+    c->seqs = ob_calloc(ns, sizeof *c->seqs);
+    c->s_tok = ob_calloc(nt, sizeof(int32_t));
+    c->s_pos = ob_calloc(nt, sizeof(int32_t));
+    c->s_out = ob_calloc(nt, sizeof(int32_t));
+    c->s_first = ob_calloc(ns + 1, sizeof(int32_t));
+    c->s_past = ob_calloc(ns, sizeof(int32_t));
+    c->s_slot = ob_calloc(ns, sizeof(int32_t));
+    c->s_table = ob_calloc(ns, (size_t)c->max_pages * sizeof(int32_t));
+    bool ok = c->seqs && c->s_tok && c->s_pos && c->s_out && c->s_first && c->s_past && c->s_slot &&
+              c->s_table;
+    for (int32_t i = 0; i < c->p.n_seq && ok; i++) {
+        c->seqs[i].slot = i;
+        c->seqs[i].tok = ob_calloc((size_t)c->p.n_ctx, sizeof(int32_t));
+        c->seqs[i].pages = ob_calloc((size_t)c->max_pages, sizeof(int32_t));
+        ok = c->seqs[i].tok && c->seqs[i].pages;
+    }
+    if (!ok)
+        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d sequences of %d tokens", c->p.n_seq,
+                          c->p.n_ctx);
+    return need_logits(c, c->p.n_seq, err);
+}
+
+static ob_status check_vocab(const ob_ctx *c, ob_err *err)
+{
+    int32_t n_tok = ob_tok_n_vocab(c->tok), n_embd = ob_model_hparams(c->model)->n_vocab;
+    if (n_tok > n_embd)
+        return ob_err_set(err, OB_E_FORMAT, "the vocabulary has %d tokens but token_embd.weight only %d rows",
+                          n_tok, n_embd);
+    return OB_OK;
+}
+
+ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
+{
+    double t0 = ob_now_ms();
+    ob_status s = OB_OK;
+    ob_program *prog = NULL;
+    ob_ctx *c = ob_calloc(1, sizeof *c);
+    if (!c) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the engine");
+    c->p = *p;
+    if (c->p.n_seq <= 0) c->p.n_seq = 4;
+    if (c->p.n_ubatch <= 0) c->p.n_ubatch = 512;
+    if (c->p.n_seq > OB_MAX_SEQS || c->p.n_ubatch > OB_MAX_UBATCH) {
+        s = ob_err_set(err, OB_E_INVALID, "at most %d sequences and %d tokens in one step are possible",
+                       OB_MAX_SEQS, OB_MAX_UBATCH);
+        goto out;
+    }
+    c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);
+    OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
+    OB_GOTO(ob_model_new(c->file, &(ob_model_options){.n_ctx = p->n_ctx}, &c->model, err));
+    OB_GOTO(ob_tok_new(c->file, &c->tok, err));
+    OB_GOTO(check_vocab(c, err));
+    ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile};
+    OB_GOTO(ob_dev_open(p->device ? p->device : "auto", &dopt, &c->dev, err));
+    c->dev->api->describe(c->dev, &c->dev_info);
+    if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
+    OB_GOTO(ob_model_program(c->model, &prog, err));
+    OB_GOTO(choose_ctx(c, prog, err));
+    OB_GOTO(load_weights(c, prog, err));
+    OB_GOTO(make_cache(c, prog, err));
+    OB_GOTO(make_step_arrays(c, err));
+    bucket *b;
+    ob_program *mine = prog;
+    prog = NULL; /* taken by the bucket, also when it fails */
+    OB_GOTO(bucket_new(c, c->p.n_ubatch, c->p.n_seq, mine, &b, err));
+    c->load_ms = ob_now_ms() - t0;
+    *out = c;
+    return OB_OK;
+out:
+    ob_program_free(prog);
+    ob_ctx_free(c);
+    return s;
+}
+
+void ob_ctx_free(ob_ctx *c)
+{
+    if (!c) return;
+    if (c->dev) {
+        const ob_dev_api *api = c->dev->api;
+        for (int32_t i = 0; i < c->n_buckets; i++) {
+            api->plan_free(c->dev, c->buckets[i].plan);
+            ob_program_free(c->buckets[i].prog);
+        }
+        ob_kv_free(c->kv);
+        for (int32_t i = 0; i < c->n_states; i++)
+            if (c->states[i]) api->buffer_free(c->dev, c->states[i]);
+        for (int32_t i = 0; i < c->n_weights; i++)
+            if (c->weights[i]) api->weight_free(c->dev, c->weights[i]);
+        ob_dev_close(c->dev);
+    }
+    for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) {
+        ob_free(c->seqs[i].tok);
+        ob_free(c->seqs[i].pages);
+    }
+    ob_free(c->weights);
+    ob_free(c->states);
+    ob_free(c->seqs);
+    ob_free(c->s_tok);
+    ob_free(c->s_pos);
+    ob_free(c->s_out);
+    ob_free(c->s_first);
+    ob_free(c->s_past);
+    ob_free(c->s_slot);
+    ob_free(c->s_table);
+    ob_free(c->logits);
+    ob_tok_free(c->tok);
+    ob_model_free(c->model);
+    ob_file_close(c->file);
+    ob_free(c);
+}
+
+/* ------------------------------------------------------------------ describe */
+
+static void copy_text(char *dst, size_t cap, ob_str s)
+{
+    size_t n = OB_MIN(s.len, cap - 1);
+    memcpy(dst, s.data, n);
+    dst[n] = 0;
+}
+
+/* The type that holds most bytes of the linear weights: what people call the file's quantisation. */
+static const char *main_type(const ob_file *f)
+{
+    uint64_t bytes[OB_TYPE_END] = {0};
+    int best = 0;
+    for (size_t i = 0; i < ob_file_n_tensors(f); i++) {
+        const ob_tensor *t = ob_file_tensor(f, i);
+        if (t->type < OB_TYPE_END && t->n_dims >= 2 && strncmp(t->name, "token_embd", 10))
+            bytes[t->type] += t->n_bytes;
+    }
+    for (int i = 0; i < OB_TYPE_END; i++)
+        if (bytes[i] > bytes[best]) best = i;
+    return ob_type_get((uint32_t)best)->name;
+}
+
+void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out)
+{
+    memset(out, 0, sizeof *out);
+    const ob_hparams *h = ob_model_hparams(c->model);
+    ob_str s;
+    copy_text(out->arch, sizeof out->arch, (ob_str){ob_model_arch(c->model), strlen(ob_model_arch(c->model))});
+    if (ob_kv_str(ob_file_find_kv(c->file, "general.name"), &s)) copy_text(out->name, sizeof out->name, s);
+    const char *type = main_type(c->file);
+    if (type) copy_text(out->quant, sizeof out->quant, (ob_str){type, strlen(type)});
+    for (size_t i = 0; i < ob_file_n_tensors(c->file); i++) {
+        const ob_tensor *t = ob_file_tensor(c->file, i);
+        out->n_params += (uint64_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
+    }
+    out->n_bytes = ob_file_n_bytes(c->file);
+    out->n_vocab = h->n_vocab;
+    out->n_ctx = c->p.n_ctx;
+    out->n_ctx_train = h->n_ctx_train;
+    out->n_seq = c->p.n_seq;
+    out->n_ubatch = c->p.n_ubatch;
+    out->n_layer = h->n_layer;
+    out->n_embd = h->n_embd;
+    out->causal = h->causal;
+    out->device = c->dev_info;
+    out->load_ms = c->load_ms;
+}
+
+const ob_tok *ob_ctx_tok(const ob_ctx *c) { return c->tok; }
+const ob_file *ob_ctx_file(const ob_ctx *c) { return c->file; }
+ob_dev *ob_ctx_dev(const ob_ctx *c) { return c->dev; }
+
+/* ------------------------------------------------------------------ sequences */
+
+int32_t ob_seq_len(const ob_seq *s) { return s->n_tok; }
+
+ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err)
+{
+    for (int32_t i = 0; i < c->p.n_seq; i++) {
+        ob_seq *s = &c->seqs[i];
+        if (s->used) continue;
+        s->used = true;
+        s->n_tok = s->n_pages = 0;
+        *out = s;
+        return OB_OK;
+    }
+    return ob_err_set(err, OB_E_LIMIT, "all %d sequences are in use", c->p.n_seq);
+}
+
+ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, int32_t *n_cached,
+                           ob_err *err)
+{
+    *n_cached = 0;
+    if (s->n_tok || n < 2 || c->n_states) return OB_OK; /* recurrent states have no checkpoints yet */
+    int32_t part, n_part;
+    s->n_pages = ob_kv_match(c->kv, tok, OB_MIN(n, c->p.n_ctx) - 1, s->pages, &part, &n_part);
+    s->n_tok = s->n_pages * OB_PAGE_TOK;
+    if (part >= 0) {
+        int32_t page = ob_kv_page_new(c->kv);
+        ob_status st = OB_OK;
+        if (page >= 0) {
+            st = ob_kv_page_copy(c->kv, page, part, err);
+            s->pages[s->n_pages++] = page;
+            s->n_tok += n_part;
+        }
+        ob_kv_page_unref(c->kv, part);
+        if (st != OB_OK) return st;
+    }
+    memcpy(s->tok, tok, (size_t)s->n_tok * sizeof *tok);
+    *n_cached = s->n_tok;
+    return OB_OK;
+}
+
+void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s)
+{
+    if (!c->n_states) ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, false);
+}
+
+void ob_ctx_seq_keep(ob_ctx *c, ob_seq *s)
+{
+    if (!c->n_states) ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, true);
+}
+
+void ob_ctx_seq_free(ob_ctx *c, ob_seq *s)
+{
+    if (!s) return;
+    /* last page first: see the order of kept pages in kv/ */
+    for (int32_t i = s->n_pages - 1; i >= 0; i--) ob_kv_page_unref(c->kv, s->pages[i]);
+    s->used = false;
+    s->n_tok = s->n_pages = 0;
+}
+
+int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok)
+{
+    (void)c;
+    return (int32_t)ob_div_up(s->n_tok + n_tok, OB_PAGE_TOK) - s->n_pages;
+}
+
+int32_t ob_ctx_pages_available(const ob_ctx *c)
+{
+    ob_kv_stats st;
+    ob_kv_get_stats(c->kv, &st);
+    return st.n_free + st.n_kept;
+}
+
+void ob_ctx_cache_stats(const ob_ctx *c, int64_t *live_tok, int64_t *kept_tok, int64_t *total_tok)
+{
+    ob_kv_stats st;
+    ob_kv_get_stats(c->kv, &st);
+    *live_tok = 0;
+    for (int32_t i = 0; i < c->p.n_seq; i++) *live_tok += c->seqs[i].n_tok;
+    *kept_tok = st.kept_tok;
+    *total_tok = (int64_t)st.n_pages * OB_PAGE_TOK;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+/* Pages for all chunks, or none: a failure leaves every sequence as it was. */
+static ob_status take_pages(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_err *err)
+{
+    int32_t k, before = 0;
+    for (k = 0; k < n_chunks; k++) {
+        ob_seq *s = chunks[k].seq;
+        if (chunks[k].n_tok > c->p.n_ctx - s->n_tok) {
+            ob_err_set(err, OB_E_CONTEXT_LENGTH, "%d tokens do not fit a context of %d",
+                       s->n_tok + chunks[k].n_tok, c->p.n_ctx);
+            break;
+        }
+        before = s->n_pages;
+        int32_t want = before + ob_ctx_pages_needed(c, s, chunks[k].n_tok);
+        while (s->n_pages < want) {
+            int32_t page = ob_kv_page_new(c->kv);
+            if (page < 0) break;
+            s->pages[s->n_pages++] = page;
+        }
+        if (s->n_pages < want) {
+            ob_err_set(err, OB_E_NO_MEMORY, "the cache has no free page left");
+            while (s->n_pages > before) ob_kv_page_unref(c->kv, s->pages[--s->n_pages]);
+            break;
+        }
+    }
+    if (k == n_chunks) return OB_OK;
+    ob_status failed = err && err->code ? err->code : OB_E_NO_MEMORY;
+    for (int32_t i = 0; i < k; i++) {
+        ob_seq *s = chunks[i].seq;
+        int32_t need = (int32_t)ob_div_up(s->n_tok, OB_PAGE_TOK);
+        while (s->n_pages > need) ob_kv_page_unref(c->kv, s->pages[--s->n_pages]);
+    }
+    return failed;
+}
+
+static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_step *st)
+{
+    int32_t n_tok = 0, n_out = 0;
+    for (int32_t k = 0; k < n_chunks; k++) {
+        const ob_chunk *ch = &chunks[k];
+        c->s_first[k] = n_tok;
+        c->s_past[k] = ch->seq->n_tok;
+        c->s_slot[k] = ch->seq->slot;
+        memcpy(c->s_table + (size_t)k * (size_t)c->max_pages, ch->seq->pages,
+               (size_t)ch->seq->n_pages * sizeof(int32_t));
+        for (int32_t i = 0; i < ch->n_tok; i++, n_tok++) {
+            c->s_tok[n_tok] = ch->tok[i];
+            c->s_pos[n_tok] = ch->seq->n_tok + i;
+            if (i >= ch->n_tok - ch->n_out) c->s_out[n_out++] = n_tok;
+        }
+    }
+    c->s_first[n_chunks] = n_tok;
+    *st = (ob_step){.n_tok = n_tok, .n_seq = n_chunks, .n_out = n_out, .tok = c->s_tok, .pos = c->s_pos,
+                    .seq_first = c->s_first, .seq_past = c->s_past, .seq_slot = c->s_slot,
+                    .page_table = c->s_table, .max_pages = c->max_pages, .out_rows = c->s_out};
+}
+
+static ob_status check_chunks(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, int32_t *n_tok,
+                              int32_t *n_out, ob_err *err)
+{
+    int32_t n_vocab = ob_model_hparams(c->model)->n_vocab;
+    *n_tok = *n_out = 0;
+    for (int32_t k = 0; k < n_chunks; k++) {
+        if (chunks[k].n_tok < 1 || chunks[k].n_out > chunks[k].n_tok || chunks[k].n_out < 0)
+            return ob_err_set(err, OB_E_INVALID, "a chunk has %d tokens and wants %d outputs",
+                              chunks[k].n_tok, chunks[k].n_out);
+        for (int32_t i = 0; i < chunks[k].n_tok; i++)
+            if (chunks[k].tok[i] < 0 || chunks[k].tok[i] >= n_vocab)
+                return ob_err_set(err, OB_E_INVALID, "token id %d is not in the vocabulary of %d",
+                                  chunks[k].tok[i], n_vocab);
+        *n_tok += chunks[k].n_tok;
+        *n_out += chunks[k].n_out;
+        if (*n_tok > c->p.n_ubatch)
+            return ob_err_set(err, OB_E_LIMIT, "a step has more than %d tokens", c->p.n_ubatch);
+    }
+    if (n_chunks < 1 || n_chunks > c->p.n_seq)
+        return ob_err_set(err, OB_E_INVALID, "a step of %d chunks, 1..%d are possible", n_chunks, c->p.n_seq);
+    return OB_OK;
+}
+
+ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const float **logits,
+                      ob_err *err)
+{
+    int32_t n_tok, n_out;
+    bucket *b;
+    ob_step st;
+    ob_fence fence;
+    ob_err local;
+    if (!err) err = &local;
+    err->code = OB_OK;
+    OB_TRY(check_chunks(c, chunks, n_chunks, &n_tok, &n_out, err));
+    OB_TRY(bucket_for(c, n_tok, n_out, &b, err));
+    OB_TRY(need_logits(c, n_out, err));
+    OB_TRY(take_pages(c, chunks, n_chunks, err));
+    fill_step(c, chunks, n_chunks, &st);
+    OB_TRY(c->dev->api->submit(c->dev, b->plan, &st, &fence, err));
+    OB_TRY(c->dev->api->wait(c->dev, fence, err));
+    if (n_out) OB_TRY(c->dev->api->read_output(c->dev, b->plan, b->prog->logits, 0, n_out, c->logits, err));
+    for (int32_t k = 0; k < n_chunks; k++) {
+        ob_seq *s = chunks[k].seq;
+        memcpy(s->tok + s->n_tok, chunks[k].tok, (size_t)chunks[k].n_tok * sizeof(int32_t));
+        s->n_tok += chunks[k].n_tok;
+    }
+    if (logits) *logits = c->logits;
+    return OB_OK;
+}

@@ -1,0 +1,50 @@
+/* engine/ctx_int.h: inside engine/: the context and its sequences. */
+#ifndef OB_ENGINE_CTX_INT_H
+#define OB_ENGINE_CTX_INT_H
+
+#include "engine/ctx.h"
+#include "graph/model.h"
+#include "kv/kv.h"
+
+enum { OB_PAGE_TOK = 64 };
+
+/* A program prepared by the device for steps of up to max_tok tokens and max_out output rows. */
+typedef struct bucket {
+    int32_t max_tok, max_out;
+    ob_program *prog;
+    ob_dev_plan *plan;
+} bucket;
+
+struct ob_seq {
+    bool used;
+    int32_t slot;     /* of the recurrent state; also its index in ob_ctx.seqs */
+    int32_t n_tok;    /* tokens in the cache */
+    int32_t n_pages;
+    int32_t *tok;     /* [n_ctx] */
+    int32_t *pages;   /* [max_pages] */
+};
+
+struct ob_ctx {
+    ob_engine_params p; /* with defaults filled in; strings are not kept */
+    ob_file *file;
+    ob_tok *tok;
+    ob_model *model;
+    ob_dev *dev;
+    ob_dev_info dev_info;
+    ob_dev_weight **weights; /* [n_weights] of the program; every bucket's program lists the same */
+    int32_t n_weights;
+    bucket buckets[8];
+    int32_t n_buckets;
+    ob_kv *kv;
+    ob_dev_buf **states;
+    int32_t n_states;
+    ob_seq *seqs; /* [n_seq] */
+    int32_t max_pages; /* per sequence */
+    double load_ms;
+    /* Parameters of the step in hand: arrays of n_ubatch or n_seq entries. */
+    int32_t *s_tok, *s_pos, *s_first, *s_past, *s_slot, *s_table, *s_out;
+    float *logits; /* [logits_rows][n_vocab] */
+    int32_t logits_rows;
+};
+
+#endif

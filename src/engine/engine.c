@@ -1,0 +1,632 @@
+/* The engine thread: admits requests to sequences, forms batches, samples, delivers events.
+ *
+ * One mutex guards the queue, the counters and the slots' snapshot. A request belongs to the engine
+ * thread from admission to its last event; `cancelled` is the only field others write meanwhile.
+ */
+#include "engine/engine.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "engine/ctx.h"
+#include "engine/stop.h"
+
+enum { MIN_CHUNK = 32, HELD_BYTES = 1 << 16, TOP_MAX = OB_MAX_TOP_LOGPROBS };
+
+struct ob_request {
+    ob_engine *e;
+    _Atomic int refs;       /* one of the caller, one of the engine */
+    _Atomic bool cancelled;
+    pthread_mutex_t events; /* held while the callback runs; recursive, so it may free the request */
+    bool detached;          /* guarded by events: no more callbacks */
+    void (*on_event)(void *arg, const ob_event *ev);
+    void *arg;
+
+    /* fixed at submit */
+    int32_t max_tokens, n_top, priority;
+    bool ignore_eos, cache_prompt;
+    ob_stop stop;
+    ob_sampler *sampler;
+    uint64_t order; /* of arrival */
+    double t_submit;
+
+    /* engine thread */
+    int32_t *tok;           /* prompt, then what was generated; room for n_prompt + max_tokens */
+    int32_t n_prompt, n_tok;
+    int32_t n_cached, n_gen;
+    bool prefilled;         /* the prompt's last token has run */
+    ob_detok detok;
+    ob_buf held;            /* text that a stop string may still claim */
+    double t_start, t_first, queue_ms;
+    ob_seq *seq;
+    ob_request *next;
+};
+
+struct ob_engine {
+    ob_ctx *ctx;
+    ob_engine_info info;
+    int32_t n_queue_max;
+    double max_stall_ms;
+    const int32_t *eog;
+    size_t n_eog;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stopping;           /* by lock */
+    ob_request *queue;       /* by lock: waiting, in order of service */
+    int32_t n_waiting;       /* by lock */
+    uint64_t n_order;        /* by lock */
+    ob_engine_stats stats;   /* by lock */
+    ob_slot_info *slot_info; /* by lock: [n_seq] */
+
+    /* engine thread */
+    ob_request **slots; /* [n_seq] */
+    ob_chunk *chunks;   /* [n_seq] */
+    int32_t *chunk_slot;
+    float *row;         /* one row of logits, for the sampler to change */
+    double ms_per_tok;  /* measured cost of a prefill token */
+};
+
+void ob_request_defaults(ob_request_params *p)
+{
+    *p = (ob_request_params){.max_tokens = -1, .n_top_logprobs = -1, .cache_prompt = true};
+    ob_sampler_defaults(&p->sampler);
+}
+
+/* ------------------------------------------------------------------ requests */
+
+static void request_unref(ob_request *r)
+{
+    if (atomic_fetch_sub(&r->refs, 1) != 1) return;
+    ob_stop_deinit(&r->stop);
+    ob_sampler_free(r->sampler);
+    ob_buf_deinit(&r->held);
+    pthread_mutex_destroy(&r->events);
+    ob_free(r->tok);
+    ob_free(r);
+}
+
+void ob_request_cancel(ob_request *r)
+{
+    atomic_store(&r->cancelled, true);
+    pthread_mutex_lock(&r->e->lock);
+    pthread_cond_signal(&r->e->wake);
+    pthread_mutex_unlock(&r->e->lock);
+}
+
+void ob_request_free(ob_request *r)
+{
+    if (!r) return;
+    pthread_mutex_lock(&r->events);
+    r->detached = true;
+    pthread_mutex_unlock(&r->events);
+    ob_request_cancel(r);
+    request_unref(r);
+}
+
+static ob_status check_request(const ob_engine *e, const ob_request_params *p, ob_err *err)
+{
+    if (!e->info.causal)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "model %s is an encoder: it cannot generate text",
+                          e->info.name);
+    if (p->n_prompt < 1) return ob_err_set(err, OB_E_INVALID, "the prompt is empty: it needs one token at least");
+    if (p->n_prompt >= (size_t)e->info.n_ctx) {
+        ob_status s = ob_err_set(err, OB_E_CONTEXT_LENGTH,
+                                 "the prompt has %zu tokens and the context holds %d, one of which must be left "
+                                 "for the answer: shorten the prompt or start with a larger --ctx-size",
+                                 p->n_prompt, e->info.n_ctx);
+        if (err) {
+            err->n_prompt_tok = (long)p->n_prompt;
+            err->n_ctx = e->info.n_ctx;
+        }
+        return s;
+    }
+    for (size_t i = 0; i < p->n_prompt; i++)
+        if (p->prompt[i] < 0 || p->prompt[i] >= e->info.n_vocab)
+            return ob_err_set(err, OB_E_INVALID, "prompt token %zu is %d, the vocabulary has 0..%d", i,
+                              p->prompt[i], e->info.n_vocab - 1);
+    if (p->n_top_logprobs > (int32_t)TOP_MAX)
+        return ob_err_set(err, OB_E_INVALID, "%d top log-probabilities, at most %d are possible",
+                          p->n_top_logprobs, (int)TOP_MAX);
+    if (p->max_tokens == 0) return ob_err_set(err, OB_E_INVALID, "max_tokens is 0: ask for one token at least");
+    return OB_OK;
+}
+
+static ob_status request_new(ob_engine *e, const ob_request_params *p, ob_request **out, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_request *r = ob_calloc(1, sizeof *r);
+    if (!r) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a request");
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&r->events, &attr);
+    pthread_mutexattr_destroy(&attr);
+    atomic_init(&r->refs, 1);
+    r->e = e;
+    ob_buf_init(&r->held, 4 * HELD_BYTES);
+    int32_t room = e->info.n_ctx - (int32_t)p->n_prompt;
+    r->max_tokens = p->max_tokens < 0 ? room : OB_MIN(p->max_tokens, room);
+    r->n_prompt = r->n_tok = (int32_t)p->n_prompt;
+    r->n_top = p->n_top_logprobs;
+    r->priority = p->priority;
+    r->ignore_eos = p->ignore_eos;
+    r->cache_prompt = p->cache_prompt;
+    r->on_event = p->on_event;
+    r->arg = p->arg;
+    OB_GOTO(ob_stop_init(&r->stop, p->stop, p->n_stop, err));
+    OB_GOTO(ob_sampler_new(&p->sampler, e->info.n_vocab, OB_MAX(r->n_top, 0), &r->sampler, err));
+    r->tok = ob_calloc(p->n_prompt + (size_t)r->max_tokens + 1, sizeof *r->tok);
+    if (!r->tok || ob_buf_reserve(&r->held, HELD_BYTES) != OB_OK) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a request of %zu tokens", p->n_prompt);
+        goto out;
+    }
+    memcpy(r->tok, p->prompt, p->n_prompt * sizeof *r->tok);
+    for (int32_t i = 0; i < r->n_prompt; i++) ob_sampler_accept(r->sampler, r->tok[i]);
+    ob_detok_init(&r->detok, ob_ctx_tok(e->ctx), p->special);
+    r->t_submit = ob_now_ms();
+    *out = r;
+    return OB_OK;
+out:
+    request_unref(r);
+    return s;
+}
+
+/* Higher priority first, then the order of arrival. */
+static void enqueue(ob_engine *e, ob_request *r)
+{
+    ob_request **at = &e->queue;
+    while (*at && ((*at)->priority > r->priority ||
+                   ((*at)->priority == r->priority && (*at)->order < r->order)))
+        at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    e->n_waiting++;
+}
+
+ob_status ob_engine_submit(ob_engine *e, const ob_request_params *p, ob_request **out, ob_err *err)
+{
+    ob_request *r;
+    OB_TRY(check_request(e, p, err));
+    OB_TRY(request_new(e, p, &r, err));
+    ob_status s = OB_OK;
+    pthread_mutex_lock(&e->lock);
+    if (e->n_waiting >= e->n_queue_max) {
+        s = ob_err_set(err, OB_E_BUSY, "%d requests are waiting already: try again later", e->n_waiting);
+    } else {
+        atomic_store(&r->refs, 2);
+        r->order = e->n_order++;
+        e->stats.n_requests++;
+        *out = r; /* before the engine can send the first event */
+        enqueue(e, r);
+        pthread_cond_signal(&e->wake);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (s != OB_OK) request_unref(r);
+    return s;
+}
+
+/* ------------------------------------------------------------------ events */
+
+static void fill_timings(const ob_request *r, ob_timings *t)
+{
+    double now = ob_now_ms();
+    *t = (ob_timings){.n_prompt = r->n_prompt, .n_cached = r->n_cached, .n_gen = r->n_gen,
+                      .queue_ms = r->queue_ms};
+    if (r->t_first > 0) {
+        t->prompt_ms = r->t_first - r->t_start;
+        t->gen_ms = now - r->t_first;
+    } else if (r->t_start > 0) {
+        t->prompt_ms = now - r->t_start;
+    }
+}
+
+static void send_event(ob_request *r, ob_event *ev)
+{
+    fill_timings(r, &ev->timings);
+    pthread_mutex_lock(&r->events);
+    if (!r->detached && r->on_event) r->on_event(r->arg, ev);
+    pthread_mutex_unlock(&r->events);
+}
+
+/* Last event, then give up the slot and the engine's reference. */
+static void finish(ob_engine *e, ob_request *r, ob_finish why, const char *stop_string, const ob_err *err)
+{
+    ob_event ev = {.done = true, .id = -1, .finish = why, .stop_string = stop_string};
+    if (why != OB_FINISH_CANCELLED) ob_detok_flush(&r->detok, &r->held);
+    if (!stop_string) {
+        ev.text = ob_buf_str(&r->held);
+        ev.text_len = r->held.len;
+    }
+    if (err) ev.err = *err;
+    if (r->seq) {
+        if (r->cache_prompt && why != OB_FINISH_ERROR) ob_ctx_seq_keep(e->ctx, r->seq);
+        ob_ctx_seq_free(e->ctx, r->seq);
+        r->seq = NULL;
+    }
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        if (e->slots[i] != r) continue;
+        e->slots[i] = NULL;
+        e->slot_info[i] = (ob_slot_info){.id = i};
+        e->stats.n_running--;
+    }
+    if (why == OB_FINISH_ERROR) e->stats.n_failed++;
+    else if (why == OB_FINISH_CANCELLED) e->stats.n_cancelled++;
+    else e->stats.n_done++;
+    if (r->t_first > 0) e->stats.gen_s += (ob_now_ms() - r->t_first) * 1e-3;
+    pthread_mutex_unlock(&e->lock);
+    send_event(r, &ev);
+    request_unref(r);
+}
+
+/* ------------------------------------------------------------------ sampling */
+
+/* Append the token's text; deliver what may be shown. True when a stop string was met. */
+static bool deliver(ob_request *r, int32_t id, const ob_logprob *chosen, const ob_logprob *top,
+                    int32_t n_top, const char **stop_string)
+{
+    size_t show;
+    int hit;
+    if (id >= 0) ob_detok_push(&r->detok, id, &r->held);
+    ob_stop_scan(&r->stop, ob_buf_str(&r->held), r->held.len, &show, &hit);
+    ob_event ev = {.id = id, .chosen = *chosen, .top = top, .n_top = n_top, .text = ob_buf_str(&r->held),
+                   .text_len = show};
+    send_event(r, &ev);
+    if (r->held.data) {
+        memmove(r->held.data, r->held.data + show, r->held.len - show);
+        r->held.len -= show;
+        r->held.data[r->held.len] = 0;
+    }
+    if (hit >= 0) *stop_string = r->stop.strings[hit];
+    return hit >= 0;
+}
+
+static void take_token(ob_engine *e, ob_request *r, const float *logits, bool guard)
+{
+    ob_err err;
+    ob_logprob chosen, top[TOP_MAX];
+    size_t n_banned = r->ignore_eos ? e->n_eog : 0;
+    memcpy(e->row, logits, (size_t)e->info.n_vocab * sizeof *logits);
+    ob_alloc_guard(guard);
+    ob_status s = ob_sampler_next(r->sampler, e->row, e->eog, n_banned, r->n_top, &chosen, top, &err);
+    if (s == OB_OK) ob_sampler_accept(r->sampler, chosen.id);
+    ob_alloc_guard(false);
+    if (s != OB_OK) {
+        finish(e, r, OB_FINISH_ERROR, NULL, &err);
+        return;
+    }
+    const char *stop_string = NULL;
+    r->tok[r->n_tok++] = chosen.id;
+    r->n_gen++;
+    if (r->t_first == 0) r->t_first = ob_now_ms();
+    pthread_mutex_lock(&e->lock);
+    e->stats.n_gen_tok++;
+    pthread_mutex_unlock(&e->lock);
+    int32_t n_top = OB_MAX(0, OB_MIN(r->n_top, e->info.n_vocab));
+    if (!r->ignore_eos && ob_tok_is_eog(ob_ctx_tok(e->ctx), chosen.id)) {
+        finish(e, r, OB_FINISH_STOP, NULL, NULL);
+    } else if (deliver(r, chosen.id, &chosen, top, n_top, &stop_string)) {
+        finish(e, r, OB_FINISH_STOP, stop_string, NULL);
+    } else if (r->n_gen >= r->max_tokens) {
+        finish(e, r, OB_FINISH_LENGTH, NULL, NULL);
+    }
+}
+
+/* ------------------------------------------------------------------ admission */
+
+static void drop_cancelled(ob_engine *e)
+{
+    for (int32_t i = 0; i < e->info.n_seq; i++)
+        if (e->slots[i] && atomic_load(&e->slots[i]->cancelled))
+            finish(e, e->slots[i], OB_FINISH_CANCELLED, NULL, NULL);
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        ob_request **at = &e->queue;
+        while (*at && !atomic_load(&(*at)->cancelled)) at = &(*at)->next;
+        ob_request *r = *at;
+        if (r) {
+            *at = r->next;
+            e->n_waiting--;
+        }
+        pthread_mutex_unlock(&e->lock);
+        if (!r) return;
+        finish(e, r, OB_FINISH_CANCELLED, NULL, NULL);
+    }
+}
+
+/* Give a waiting request a sequence. False when the cache has no room for its tokens now. */
+static bool admit(ob_engine *e, ob_request *r, int32_t slot)
+{
+    ob_err err = {0};
+    int32_t pages = (int32_t)ob_div_up(r->n_tok + 1, 64);
+    int32_t reserved = 0; /* pages that running prefills will still take */
+    for (int32_t i = 0; i < e->info.n_seq; i++)
+        if (e->slots[i])
+            reserved += ob_ctx_pages_needed(e->ctx, e->slots[i]->seq,
+                                            e->slots[i]->n_tok - ob_seq_len(e->slots[i]->seq));
+    if (pages + reserved > ob_ctx_pages_available(e->ctx) && reserved > 0) return false;
+    ob_status s = ob_ctx_seq_new(e->ctx, &r->seq, &err);
+    int32_t n_cached = 0;
+    if (s == OB_OK && r->cache_prompt)
+        s = ob_ctx_seq_reuse(e->ctx, r->seq, r->tok, r->n_tok, &n_cached, &err);
+    if (r->t_start == 0) {
+        r->t_start = ob_now_ms();
+        r->queue_ms = r->t_start - r->t_submit;
+        r->n_cached = n_cached;
+    }
+    r->prefilled = false;
+    e->slots[slot] = r;
+    pthread_mutex_lock(&e->lock);
+    e->stats.n_running++;
+    e->stats.n_cached_tok += (uint64_t)n_cached;
+    pthread_mutex_unlock(&e->lock);
+    if (s != OB_OK) finish(e, r, OB_FINISH_ERROR, NULL, &err);
+    return true;
+}
+
+static void admit_waiting(ob_engine *e)
+{
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        if (e->slots[i]) continue;
+        pthread_mutex_lock(&e->lock);
+        ob_request *r = e->queue;
+        if (r) {
+            e->queue = r->next;
+            e->n_waiting--;
+        }
+        pthread_mutex_unlock(&e->lock);
+        if (!r) return;
+        if (admit(e, r, i)) continue;
+        pthread_mutex_lock(&e->lock);
+        enqueue(e, r);
+        pthread_mutex_unlock(&e->lock);
+        return;
+    }
+}
+
+/* The cache is full of live sequences: the request that ranks lowest gives its pages back (they stay
+ * in the tree while there is room) and waits; it goes on where it was. */
+static void park_one(ob_engine *e, const ob_err *why)
+{
+    ob_request *last = NULL;
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        ob_request *r = e->slots[i];
+        if (!r) continue;
+        n++;
+        if (!last || r->priority < last->priority ||
+            (r->priority == last->priority && r->order > last->order))
+            last = r;
+    }
+    if (n < 2) { /* nobody to make room for */
+        if (last) finish(e, last, OB_FINISH_ERROR, NULL, why);
+        return;
+    }
+    ob_ctx_seq_keep(e->ctx, last->seq);
+    ob_ctx_seq_free(e->ctx, last->seq);
+    last->seq = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < e->info.n_seq; i++)
+        if (e->slots[i] == last) {
+            e->slots[i] = NULL;
+            e->slot_info[i] = (ob_slot_info){.id = i};
+        }
+    e->stats.n_running--;
+    enqueue(e, last);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ------------------------------------------------------------------ batches */
+
+/* How many prompt tokens may run in this step: the measured cost per token keeps the step within
+ * max_stall_ms, so that other streams do not wait and a cancelled prefill ends soon. */
+static int32_t prefill_budget(const ob_engine *e, int32_t n_decode)
+{
+    int32_t room = e->info.n_ubatch - n_decode;
+    if (e->ms_per_tok <= 0) return OB_MIN(room, 4 * MIN_CHUNK); /* the first one is a probe */
+    double fit = e->max_stall_ms / e->ms_per_tok;
+    return (int32_t)OB_MIN((double)room, OB_MAX((double)MIN_CHUNK, fit));
+}
+
+/* One token of every decoding sequence, then prompt tokens of the others, oldest first. */
+static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
+{
+    int32_t n = 0, n_decode = 0;
+    *n_prefill = 0;
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        ob_request *r = e->slots[i];
+        if (!r || !r->prefilled) continue;
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = &r->tok[r->n_tok - 1], .n_tok = 1, .n_out = 1};
+        e->chunk_slot[n++] = i;
+        n_decode++;
+    }
+    int32_t budget = prefill_budget(e, n_decode);
+    while (budget > 0) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < e->info.n_seq; i++) {
+            ob_request *r = e->slots[i];
+            if (!r || r->prefilled) continue;
+            bool taken = false;
+            for (int32_t k = n_decode; k < n; k++) taken |= e->chunk_slot[k] == i;
+            if (taken) continue;
+            if (best < 0 || r->priority > e->slots[best]->priority ||
+                (r->priority == e->slots[best]->priority && r->order < e->slots[best]->order))
+                best = i;
+        }
+        if (best < 0) break;
+        ob_request *r = e->slots[best];
+        int32_t done = ob_seq_len(r->seq), take = OB_MIN(budget, r->n_tok - done);
+        bool last = done + take == r->n_tok;
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last};
+        e->chunk_slot[n++] = best;
+        budget -= take;
+        *n_prefill += take;
+    }
+    return n;
+}
+
+static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, const float *logits, double ms)
+{
+    bool decode_only = n_prefill == 0;
+    int32_t row = 0;
+    if (n_prefill >= MIN_CHUNK / 2) {
+        double per_tok = ms / n_prefill;
+        e->ms_per_tok = e->ms_per_tok > 0 ? 0.7 * e->ms_per_tok + 0.3 * per_tok : per_tok;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stats.n_steps++;
+    e->stats.n_prompt_tok += (uint64_t)n_prefill;
+    if (n_prefill) e->stats.prompt_s += ms * 1e-3;
+    ob_ctx_cache_stats(e->ctx, &e->stats.kv_tok_used, &e->stats.kv_tok_cached, &e->stats.kv_tok_total);
+    for (int32_t k = 0; k < n; k++) {
+        int32_t i = e->chunk_slot[k];
+        ob_request *r = e->slots[i];
+        e->slot_info[i] = (ob_slot_info){.id = i, .busy = true, .prefilling = !r->prefilled,
+                                         .n_prompt = r->n_prompt, .n_cached = r->n_cached,
+                                         .n_past = ob_seq_len(r->seq), .n_gen = r->n_gen};
+    }
+    pthread_mutex_unlock(&e->lock);
+    for (int32_t k = 0; k < n; k++) {
+        if (!e->chunks[k].n_out) continue;
+        ob_request *r = e->slots[e->chunk_slot[k]];
+        if (!r->prefilled) {
+            r->prefilled = true;
+            if (r->cache_prompt) ob_ctx_seq_publish(e->ctx, r->seq);
+        }
+        take_token(e, r, logits + (size_t)row++ * (size_t)e->info.n_vocab, decode_only);
+    }
+}
+
+static void run_step(ob_engine *e)
+{
+    int32_t n_prefill;
+    int32_t n = form_batch(e, &n_prefill);
+    if (n == 0) return;
+    const float *logits = NULL;
+    ob_err err = {0};
+    double t0 = ob_now_ms();
+    ob_alloc_guard(n_prefill == 0);
+    ob_status s = ob_ctx_step(e->ctx, e->chunks, n, &logits, &err);
+    ob_alloc_guard(false);
+    if (s == OB_OK) {
+        after_step(e, n, n_prefill, logits, ob_now_ms() - t0);
+    } else if (s == OB_E_NO_MEMORY) {
+        park_one(e, &err);
+    } else {
+        ob_log_warn("step failed: %s", err.text);
+        for (int32_t k = 0; k < n; k++)
+            finish(e, e->slots[e->chunk_slot[k]], OB_FINISH_ERROR, NULL, &err);
+    }
+}
+
+static void *engine_main(void *arg)
+{
+    ob_engine *e = arg;
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        while (!e->stopping && !e->queue && e->stats.n_running == 0)
+            pthread_cond_wait(&e->wake, &e->lock);
+        bool stop = e->stopping;
+        pthread_mutex_unlock(&e->lock);
+        if (stop) {
+            for (int32_t i = 0; i < e->info.n_seq; i++)
+                if (e->slots[i]) atomic_store(&e->slots[i]->cancelled, true);
+            pthread_mutex_lock(&e->lock);
+            for (ob_request *r = e->queue; r; r = r->next) atomic_store(&r->cancelled, true);
+            pthread_mutex_unlock(&e->lock);
+        }
+        drop_cancelled(e);
+        if (stop) return NULL;
+        admit_waiting(e);
+        run_step(e);
+    }
+}
+
+/* ------------------------------------------------------------------ life */
+
+ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_engine *e = ob_calloc(1, sizeof *e);
+    if (!e) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the engine");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    e->n_queue_max = p->n_queue > 0 ? p->n_queue : 1024;
+    e->max_stall_ms = p->max_stall_ms > 0 ? p->max_stall_ms : 150;
+    OB_GOTO(ob_ctx_new(p, &e->ctx, err));
+    ob_ctx_describe(e->ctx, &e->info);
+    size_t n = (size_t)e->info.n_seq;
+    e->slots = ob_calloc(n, sizeof(ob_request *));
+    e->chunks = ob_calloc(n, sizeof *e->chunks);
+    e->chunk_slot = ob_calloc(n, sizeof *e->chunk_slot);
+    e->slot_info = ob_calloc(n, sizeof *e->slot_info);
+    e->row = ob_calloc((size_t)e->info.n_vocab, sizeof *e->row);
+    if (!e->slots || !e->chunks || !e->chunk_slot || !e->slot_info || !e->row) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d slots", e->info.n_seq);
+        goto out;
+    }
+    for (int32_t i = 0; i < e->info.n_seq; i++) e->slot_info[i].id = i;
+    e->eog = ob_tok_eog(ob_ctx_tok(e->ctx), &e->n_eog);
+    ob_ctx_cache_stats(e->ctx, &e->stats.kv_tok_used, &e->stats.kv_tok_cached, &e->stats.kv_tok_total);
+    if (pthread_create(&e->thread, NULL, engine_main, e)) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "cannot start the engine's thread");
+        goto out;
+    }
+    e->started = true;
+    *out = e;
+    return OB_OK;
+out:
+    ob_engine_free(e);
+    return s;
+}
+
+void ob_engine_free(ob_engine *e)
+{
+    if (!e) return;
+    if (e->started) {
+        pthread_mutex_lock(&e->lock);
+        e->stopping = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    ob_ctx_free(e->ctx);
+    pthread_cond_destroy(&e->wake);
+    pthread_mutex_destroy(&e->lock);
+    ob_free(e->slots);
+    ob_free(e->chunks);
+    ob_free(e->chunk_slot);
+    ob_free(e->slot_info);
+    ob_free(e->row);
+    ob_free(e);
+}
+
+void ob_engine_describe(const ob_engine *e, ob_engine_info *out) { *out = e->info; }
+const ob_tok *ob_engine_tok(const ob_engine *e) { return ob_ctx_tok(e->ctx); }
+const ob_file *ob_engine_file(const ob_engine *e) { return ob_ctx_file(e->ctx); }
+
+void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    out->n_waiting = e->n_waiting;
+    pthread_mutex_unlock(&e->lock);
+}
+
+int ob_engine_get_slots(ob_engine *e, ob_slot_info *out, int cap)
+{
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->info.n_seq && i < cap; i++) out[i] = e->slot_info[i];
+    pthread_mutex_unlock(&e->lock);
+    return e->info.n_seq;
+}
