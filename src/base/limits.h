@@ -25,6 +25,12 @@
 #define OB_MAX_TOP_LOGPROBS 20u
 #define OB_MAX_N_CHOICES 128u
 #define OB_MAX_JSON_DEPTH 128u
+#define OB_MAX_JSON_ALLOC_BYTES (512u << 20) /* what parsing one body may allocate in all */
+#define OB_MAX_BODIES_BYTES (256u << 20)     /* bodies of all connections together */
+#define OB_MAX_REQUEST_ARENA_BYTES (64u << 20)
+#define OB_MAX_REPLY_BYTES (256u << 20)
+#define OB_MAX_BACKLOG_BYTES (2u << 20)      /* of a stream whose reader is slow */
+#define OB_MAX_PROMPTS 256u                  /* of one completions request */
 
 /* Templates */
 #define OB_MAX_TEMPLATE_BYTES (1u << 20)

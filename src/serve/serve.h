@@ -1,0 +1,51 @@
+/* serve/serve.h: the HTTP server in front of one loaded model.
+ *
+ * Owns: connections, limits, keys, the APIs' shapes (OpenAI's and a few of llama-server's own), SSE,
+ * metrics, the chat page. Must not know tensors, devices' insides or command lines.
+ *
+ * Threads: one io thread runs every connection (libevent), a few workers read requests (JSON,
+ * template, tokens), one loader brings the model up, and the engine has its own. See
+ * docs/rooms/serve.md.
+ */
+#ifndef OB_SERVE_SERVE_H
+#define OB_SERVE_SERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+typedef struct ob_server ob_server;
+
+/* Strings are borrowed until ob_server_free. */
+typedef struct ob_serve_params {
+    ob_engine_params engine;  /* model_path must be set */
+    const char *host;         /* "127.0.0.1" */
+    int port;                 /* 8000; 0: any free one (see ob_server_port) */
+    const char *alias;        /* id of the model in the API; NULL: the file's stem */
+    const char *api_key;      /* NULL or "": no key is asked for */
+    const char *cors_origin;  /* one origin or "*"; NULL: no cross-origin access */
+    double timeout_s;         /* a peer that makes no progress for so long is dropped; 60 */
+    int n_workers;            /* threads that read requests; 2 */
+    int max_connections;      /* 1024 */
+    double stop_grace_s;      /* how long running requests may finish after a stop; 4 */
+    bool access_log;          /* a line for each request */
+} ob_serve_params;
+
+void ob_serve_defaults(ob_serve_params *p);
+
+/* Binds and listens; nothing is answered before ob_server_run. Errors: INVALID (bad host, key or
+ * origin), IO (port in use: the text says so). */
+OB_MUST_CHECK ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err);
+/* Serves on the calling thread until ob_server_stop or SIGINT/SIGTERM; the model loads meanwhile.
+ * Fails with the loader's error when the model cannot be loaded. OB_E_CANCELLED: stopped while the
+ * model was still loading and the loader would not end; the program must leave with _exit. */
+OB_MUST_CHECK ob_status ob_server_run(ob_server *s, ob_err *err);
+/* Any thread: stop gracefully; a second call cancels what still runs. */
+void ob_server_stop(ob_server *s);
+/* Not after OB_E_CANCELLED. */
+void ob_server_free(ob_server *s);
+int ob_server_port(const ob_server *s);
+
+#endif

@@ -1,0 +1,298 @@
+/* Life of the server: bind, load the model beside the event loop, serve, stop with grace. */
+#include "serve/serve_int.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/math.h"
+
+#define LOADER_GRACE_S 3  /* how long a stop waits for a loader */
+#define STOP_TICK_US 20000
+
+void ob_serve_defaults(ob_serve_params *p)
+{
+    memset(p, 0, sizeof *p);
+    ob_engine_defaults(&p->engine);
+    p->host = "127.0.0.1";
+    p->port = 8000;
+    p->timeout_s = 60;
+    p->n_workers = 2;
+    p->max_connections = 1024;
+    p->stop_grace_s = 4;
+}
+
+/* --- loading ------------------------------------------------------------------------------------- */
+
+/* The text of a token, or NULL when the vocabulary has none such. */
+static char *token_text(const ob_tok *tok, int32_t id)
+{
+    size_t len;
+    if (id < 0) return NULL;
+    const char *s = ob_tok_piece(tok, id, &len);
+    return ob_strndup(s, len);
+}
+
+static void load_template(ob_server *s, ob_engine *e)
+{
+    ob_str text = {0};
+    if (ob_kv_str(ob_file_find_kv(ob_engine_file(e), "tokenizer.chat_template"), &text)) {
+        if (ob_tmpl_new(text.data, text.len, &s->tmpl, &s->tmpl_err) != OB_OK) {
+            s->tmpl_err.code = OB_E_UNSUPPORTED;
+            ob_log_warn("the model's chat template cannot be used: %s", s->tmpl_err.text);
+        }
+    } else if (ob_tmpl_new(ob_tmpl_default(), strlen(ob_tmpl_default()), &s->tmpl, &s->tmpl_err) !=
+               OB_OK) {
+        ob_log_warn("no chat template: %s", s->tmpl_err.text);
+    }
+    s->tags = ob_reasoning_tags_of(s->tmpl ? ob_tmpl_source(s->tmpl) : "");
+}
+
+/* A name for "the same weights on the same kind of device": what makes replies comparable. */
+static void make_fingerprint(ob_server *s)
+{
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s|%s|%s|%s|%llu|%s", OB_VERSION, s->info.arch, s->info.name,
+                     s->info.quant, (unsigned long long)s->info.n_bytes, s->info.device.kind);
+    unsigned char d[SHA256_DIGEST_LENGTH];
+    SHA256((const unsigned char *)text, (size_t)OB_MIN(n, (int)sizeof text - 1), d);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x", d[0], d[1], d[2], d[3],
+             d[4]);
+}
+
+static void *loader_main(void *arg)
+{
+    ob_server *s = arg;
+    ob_engine *e = NULL;
+    if (ob_engine_new(&s->params.engine, &e, &s->load_err) == OB_OK) {
+        s->load_err.code = OB_OK;
+        ob_engine_describe(e, &s->info);
+        const ob_tok *tok = ob_engine_tok(e);
+        s->bos_text = token_text(tok, ob_tok_bos(tok));
+        s->eos_text = token_text(tok, ob_tok_eos(tok));
+        load_template(s, e);
+        make_fingerprint(s);
+        s->loaded_engine = e;
+    }
+    ob_mbox_post(&s->mbox, &s->loaded_post);
+    return NULL;
+}
+
+static ob_server *server_of_loaded(ob_post *p)
+{
+    return (ob_server *)((char *)p - offsetof(ob_server, loaded_post));
+}
+
+static void on_loaded(ob_post *p)
+{
+    ob_server *s = server_of_loaded(p);
+    pthread_join(s->loader, NULL);
+    s->loader_running = false;
+    if (s->load_err.code != OB_OK) {
+        event_base_loopbreak(s->base);
+        return;
+    }
+    s->engine = s->loaded_engine;
+    const ob_engine_info *i = &s->info;
+    ob_log_info("ready: %s (%s, %.1fM parameters) on %s%s, context %d x %d, loaded in %.1f s",
+                s->model_id, i->quant, (double)i->n_params * 1e-6, i->device.name,
+                i->device.caps & OB_DEV_SOFT ? " [an emulation]" : "", i->n_ctx, i->n_seq,
+                i->load_ms * 1e-3);
+}
+
+/* --- stopping ------------------------------------------------------------------------------------- */
+
+static bool all_sent(const ob_server *s) { return s->n_jobs == 0 && !ob_http_any_backlog(s); }
+
+/* Runs every STOP_TICK_US from the first stop on: leave when all is answered, cancel when time is up. */
+static void on_stop_tick(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    ob_server *s = arg;
+    double waited_s = (ob_now_ms() - s->t_stop_ms) * 1e-3;
+    bool hurry = atomic_load(&s->stop_asked) > 1 || waited_s > s->params.stop_grace_s;
+    if (hurry && !s->cancelling) {
+        s->cancelling = true;
+        s->t_cancel_ms = ob_now_ms();
+        ob_gen_cancel_all(s);
+    }
+    bool given_up = s->cancelling && ob_now_ms() - s->t_cancel_ms > 500;
+    if (all_sent(s) || given_up) event_base_loopbreak(s->base);
+}
+
+static void begin_stop(ob_server *s)
+{
+    if (s->stopping) return;
+    s->stopping = true;
+    s->t_stop_ms = ob_now_ms();
+    ob_log_info("stopping%s", s->n_jobs ? ": waiting for running requests" : "");
+    ob_http_stop_listening(s);
+    ob_http_close_idle(s);
+    struct timeval tv = {.tv_usec = STOP_TICK_US};
+    event_add(s->stop_tick, &tv);
+    on_stop_tick(-1, 0, s);
+}
+
+static void on_signal(evutil_socket_t sig, short what, void *arg)
+{
+    (void)sig, (void)what;
+    ob_server *s = arg;
+    atomic_fetch_add(&s->stop_asked, 1);
+    begin_stop(s);
+}
+
+static void on_stop_post(ob_post *p)
+{
+    begin_stop((ob_server *)((char *)p - offsetof(ob_server, stop_post)));
+}
+
+void ob_server_stop(ob_server *s)
+{
+    atomic_fetch_add(&s->stop_asked, 1);
+    ob_mbox_post(&s->mbox, &s->stop_post);
+}
+
+/* --- making ---------------------------------------------------------------------------------------- */
+
+/* "/models/Foo-Q4_1-00001-of-00003.gguf" -> "Foo-Q4_1" */
+static char *stem_of(const char *path)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    size_t n = strlen(base);
+    const char *dot = strrchr(base, '.');
+    if (dot && dot > base) n = (size_t)(dot - base);
+    int a, b, used = 0;
+    if (n > 15 && sscanf(base + n - 15, "-%5d-of-%5d%n", &a, &b, &used) == 2 && used == 15) n -= 15;
+    return ob_strndup(base, n);
+}
+
+static ob_status check_params(const ob_serve_params *p, ob_err *err)
+{
+    if (!p->engine.model_path) return ob_err_set(err, OB_E_INVALID, "no model file was given");
+    if (p->port < 0 || p->port > 65535)
+        return ob_err_set(err, OB_E_INVALID, "port %d is not from 0 to 65535", p->port);
+    const char *o = p->cors_origin;
+    if (o && strcmp(o, "*") != 0 && strncmp(o, "http://", 7) != 0 && strncmp(o, "https://", 8) != 0)
+        return ob_err_set(err, OB_E_INVALID,
+                          "the CORS origin must be '*' or start with http:// or https://, not '%.80s'",
+                          o);
+    return OB_OK;
+}
+
+ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
+{
+    *out = NULL;
+    OB_TRY(check_params(p, err));
+    ob_server *s = ob_calloc(1, sizeof *s);
+    if (!s) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+    ob_status st = OB_OK;
+    s->params = *p;
+    s->created = ob_unix_seconds();
+    s->mbox.fd = -1;
+    s->loaded_post.fn = on_loaded;
+    s->stop_post.fn = on_stop_post;
+    s->model_id = p->alias && *p->alias ? ob_strdup(p->alias) : stem_of(p->engine.model_path);
+    if (p->api_key && *p->api_key) {
+        s->has_key = true;
+        SHA256((const unsigned char *)p->api_key, strlen(p->api_key), s->key_digest);
+    }
+    s->base = event_base_new();
+    if (!s->base || !s->model_id) {
+        st = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+        goto out;
+    }
+    OB_GOTO(ob_mbox_init(&s->mbox, s->base, err));
+    s->stop_tick = event_new(s->base, -1, EV_PERSIST, on_stop_tick, s);
+    s->sig[0] = evsignal_new(s->base, SIGINT, on_signal, s);
+    s->sig[1] = evsignal_new(s->base, SIGTERM, on_signal, s);
+    if (!s->stop_tick || !s->sig[0] || !s->sig[1]) {
+        st = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+        goto out;
+    }
+    OB_GOTO(ob_http_listen(s, err));
+out:
+    if (st != OB_OK) ob_server_free(s);
+    else *out = s;
+    return st;
+}
+
+int ob_server_port(const ob_server *s) { return s->port; }
+
+/* --- running ---------------------------------------------------------------------------------------- */
+
+/* After the loop: nothing may be left that points into the engine or a worker. */
+static void wind_up(ob_server *s)
+{
+    s->stopping = s->cancelling = true;
+    ob_gen_cancel_all(s);
+    ob_workers_stop(&s->workers);
+    int64_t until = ob_now_ns() + 5000000000;
+    do {
+        event_base_loop(s->base, EVLOOP_NONBLOCK); /* posts of workers and of the engine */
+        if (s->n_jobs == 0) break;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    } while (ob_now_ns() < until);
+    ob_http_close_all(s);
+}
+
+static bool join_loader(ob_server *s)
+{
+    if (!s->loader_running) return true;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LOADER_GRACE_S;
+    if (pthread_timedjoin_np(s->loader, NULL, &until) != 0) return false;
+    s->loader_running = false;
+    return true;
+}
+
+ob_status ob_server_run(ob_server *s, ob_err *err)
+{
+    signal(SIGPIPE, SIG_IGN); /* a peer that is gone is an error of a write, not a signal */
+    evsignal_add(s->sig[0], NULL);
+    evsignal_add(s->sig[1], NULL);
+    OB_TRY(ob_workers_start(&s->workers, OB_MAX(s->params.n_workers, 1), err));
+    int rc = pthread_create(&s->loader, NULL, loader_main, s);
+    if (rc) return ob_err_set_errno(err, OB_E_IO, rc, "cannot start a thread");
+    s->loader_running = true;
+    bool v6 = strchr(s->params.host, ':') != NULL;
+    ob_log_info("listening on http://%s%s%s:%d (loading %s)", v6 ? "[" : "", s->params.host,
+                v6 ? "]" : "", s->port, s->model_id);
+    if (!s->loopback && !s->has_key)
+        ob_log_warn("anyone who can reach this address may use the server (see --api-key)");
+    event_base_dispatch(s->base);
+    wind_up(s);
+    if (!join_loader(s)) return ob_err_set(err, OB_E_CANCELLED, "stopped while the model was loading");
+    if (s->load_err.code != OB_OK) {
+        if (err) *err = s->load_err;
+        return s->load_err.code;
+    }
+    return OB_OK;
+}
+
+void ob_server_free(ob_server *s)
+{
+    if (!s) return;
+    ob_workers_stop(&s->workers);
+    ob_http_stop_listening(s);
+    ob_http_close_all(s);
+    ob_engine_free(s->loaded_engine);
+    ob_tmpl_free(s->tmpl);
+    for (int i = 0; i < 2; i++)
+        if (s->sig[i]) event_free(s->sig[i]);
+    if (s->stop_tick) event_free(s->stop_tick);
+    if (s->base) ob_mbox_deinit(&s->mbox);
+    if (s->base) event_base_free(s->base);
+    OPENSSL_cleanse(s->key_digest, sizeof s->key_digest);
+    ob_free(s->bos_text);
+    ob_free(s->eos_text);
+    ob_free(s->model_id);
+    ob_free(s);
+}
