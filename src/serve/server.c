@@ -190,37 +190,37 @@ ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
 {
     *out = NULL;
     OB_TRY(check_params(p, err));
-    ob_server *s = ob_calloc(1, sizeof *s);
-    if (!s) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
-    ob_status st = OB_OK;
-    s->params = *p;
-    s->created = ob_unix_seconds();
-    s->mbox.fd = -1;
-    s->loaded_post.fn = on_loaded;
-    s->stop_post.fn = on_stop_post;
-    s->model_id = p->alias && *p->alias ? ob_strdup(p->alias) : stem_of(p->engine.model_path);
+    ob_server *srv = ob_calloc(1, sizeof *srv);
+    if (!srv) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+    ob_status s = OB_OK;
+    srv->params = *p;
+    srv->created = ob_unix_seconds();
+    srv->mbox.fd = -1;
+    srv->loaded_post.fn = on_loaded;
+    srv->stop_post.fn = on_stop_post;
+    srv->model_id = p->alias && *p->alias ? ob_strdup(p->alias) : stem_of(p->engine.model_path);
     if (p->api_key && *p->api_key) {
-        s->has_key = true;
-        SHA256((const unsigned char *)p->api_key, strlen(p->api_key), s->key_digest);
+        srv->has_key = true;
+        SHA256((const unsigned char *)p->api_key, strlen(p->api_key), srv->key_digest);
     }
-    s->base = event_base_new();
-    if (!s->base || !s->model_id) {
-        st = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+    srv->base = event_base_new();
+    if (!srv->base || !srv->model_id) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
         goto out;
     }
-    OB_GOTO(ob_mbox_init(&s->mbox, s->base, err));
-    s->stop_tick = event_new(s->base, -1, EV_PERSIST, on_stop_tick, s);
-    s->sig[0] = evsignal_new(s->base, SIGINT, on_signal, s);
-    s->sig[1] = evsignal_new(s->base, SIGTERM, on_signal, s);
-    if (!s->stop_tick || !s->sig[0] || !s->sig[1]) {
-        st = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+    OB_GOTO(ob_mbox_init(&srv->mbox, srv->base, err));
+    srv->stop_tick = event_new(srv->base, -1, EV_PERSIST, on_stop_tick, srv);
+    srv->sig[0] = evsignal_new(srv->base, SIGINT, on_signal, srv);
+    srv->sig[1] = evsignal_new(srv->base, SIGTERM, on_signal, srv);
+    if (!srv->stop_tick || !srv->sig[0] || !srv->sig[1]) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
         goto out;
     }
-    OB_GOTO(ob_http_listen(s, err));
+    OB_GOTO(ob_http_listen(srv, err));
 out:
-    if (st != OB_OK) ob_server_free(s);
-    else *out = s;
-    return st;
+    if (s != OB_OK) ob_server_free(srv);
+    else *out = srv;
+    return s;
 }
 
 int ob_server_port(const ob_server *s) { return s->port; }
