@@ -308,7 +308,10 @@ static bool key_is_right(const ob_conn *c)
     if (!key.data) return false;
     unsigned char digest[32]; /* equal lengths, so that time tells nothing of the key */
     SHA256((const unsigned char *)key.data, key.len, digest);
-    return CRYPTO_memcmp(digest, c->srv->key_digest, sizeof digest) == 0;
+    int n_right = 0;
+    for (int i = 0; i < c->srv->n_keys; i++)
+        n_right += CRYPTO_memcmp(digest, c->srv->key_digests[i], sizeof digest) == 0;
+    return n_right > 0;
 }
 
 /* Protection of a local server from web pages: a page may not reach it through a name that resolves
@@ -391,7 +394,7 @@ static bool admit(ob_conn *c)
                       post ? "this route wants POST" : "this route wants GET");
         return false;
     }
-    if (s->has_key && !(r->flags & OB_ROUTE_OPEN) && !key_is_right(c)) {
+    if (s->n_keys && !(r->flags & OB_ROUTE_OPEN) && !key_is_right(c)) {
         reply_refusal(c, 401, "WWW-Authenticate: Bearer\r\n", "authentication_error",
                       "invalid_api_key", "the API key is missing or wrong (Authorization: Bearer KEY)");
         return false;

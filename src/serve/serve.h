@@ -24,7 +24,8 @@ typedef struct ob_serve_params {
     const char *host;         /* "127.0.0.1" */
     int port;                 /* 8000; 0: any free one (see ob_server_port) */
     const char *alias;        /* id of the model in the API; NULL: the file's stem */
-    const char *api_key;      /* NULL or "": no key is asked for */
+    const char *const *api_keys; /* [n_api_keys]: any one lets in; none: no key is asked for */
+    int n_api_keys;
     const char *cors_origin;  /* one origin or "*"; NULL: no cross-origin access */
     double timeout_s;         /* a peer that makes no progress for so long is dropped; 60 */
     int n_workers;            /* threads that read requests; 2 */

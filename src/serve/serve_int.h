@@ -405,8 +405,8 @@ struct ob_server { /* io thread, but for what is said otherwise */
     ob_listeners listeners;
     int port;
     bool loopback;              /* bound to loopback addresses only */
-    unsigned char key_digest[32];
-    bool has_key;
+    unsigned char (*key_digests)[32]; /* [n_keys] SHA-256; immutable */
+    int n_keys;
     ob_conn *conns, *dead;
     int n_conns;
     size_t body_bytes;          /* held by bodies of all connections */

@@ -1,7 +1,6 @@
 /* Life of the server: bind, load the model beside the event loop, serve, stop with grace. */
 #include "serve/serve_int.h"
 
-#include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <signal.h>
 #include <stdio.h>
@@ -178,6 +177,8 @@ static ob_status check_params(const ob_serve_params *p, ob_err *err)
     if (!p->engine.model_path) return ob_err_set(err, OB_E_INVALID, "no model file was given");
     if (p->port < 0 || p->port > 65535)
         return ob_err_set(err, OB_E_INVALID, "port %d is not from 0 to 65535", p->port);
+    for (int i = 0; i < p->n_api_keys; i++) /* "--api-key $UNSET" must not open the door */
+        if (!*p->api_keys[i]) return ob_err_set(err, OB_E_INVALID, "an API key is empty");
     const char *o = p->cors_origin;
     if (o && strcmp(o, "*") != 0 && strncmp(o, "http://", 7) != 0 && strncmp(o, "https://", 8) != 0)
         return ob_err_set(err, OB_E_INVALID,
@@ -199,12 +200,12 @@ ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
     srv->loaded_post.fn = on_loaded;
     srv->stop_post.fn = on_stop_post;
     srv->model_id = p->alias && *p->alias ? ob_strdup(p->alias) : stem_of(p->engine.model_path);
-    if (p->api_key && *p->api_key) {
-        srv->has_key = true;
-        SHA256((const unsigned char *)p->api_key, strlen(p->api_key), srv->key_digest);
-    }
+    srv->key_digests = ob_calloc((size_t)p->n_api_keys + 1, sizeof *srv->key_digests);
+    for (; srv->key_digests && srv->n_keys < p->n_api_keys; srv->n_keys++)
+        SHA256((const unsigned char *)p->api_keys[srv->n_keys], strlen(p->api_keys[srv->n_keys]),
+               srv->key_digests[srv->n_keys]);
     srv->base = event_base_new();
-    if (!srv->base || !srv->model_id) {
+    if (!srv->base || !srv->model_id || !srv->key_digests) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
         goto out;
     }
@@ -265,7 +266,7 @@ ob_status ob_server_run(ob_server *s, ob_err *err)
     bool v6 = strchr(s->params.host, ':') != NULL;
     ob_log_info("listening on http://%s%s%s:%d (loading %s)", v6 ? "[" : "", s->params.host,
                 v6 ? "]" : "", s->port, s->model_id);
-    if (!s->loopback && !s->has_key)
+    if (!s->loopback && !s->n_keys)
         ob_log_warn("anyone who can reach this address may use the server (see --api-key)");
     event_base_dispatch(s->base);
     wind_up(s);
@@ -290,7 +291,7 @@ void ob_server_free(ob_server *s)
     if (s->stop_tick) event_free(s->stop_tick);
     if (s->base) ob_mbox_deinit(&s->mbox);
     if (s->base) event_base_free(s->base);
-    OPENSSL_cleanse(s->key_digest, sizeof s->key_digest);
+    ob_free(s->key_digests);
     ob_free(s->bos_text);
     ob_free(s->eos_text);
     ob_free(s->model_id);
