@@ -31,8 +31,9 @@ void ob_quant_weights(const float *importance, int n, float *w)
     const float shrink = 0.3f;
     float sum = 0;
     if (importance)
-        for (int j = 0; j < n; j++) sum += importance[j];
-    for (int j = 0; j < n; j++) w[j] = sum > 0 ? importance[j] + shrink * sum / (float)n : 1.0f;
+        for (int j = 0; j < n; j++) sum += importance[j] / (float)n;
+    const bool use = sum > 0 && sum < INFINITY;
+    for (int j = 0; j < n; j++) w[j] = use ? importance[j] / sum + shrink : 1.0f;
 }
 
 /* The element of the largest magnitude, with its sign. */
@@ -70,37 +71,51 @@ static void add_codes(const float *x, const float *w, int n, float lo, float hi,
 
 /* --- y = d q ------------------------------------------------------------------------------- */
 
-/* One step from scales to codes to the best scales of those codes; keeps the best so far. */
-static void scale_step(const sums *s, float *restrict id, float *best_d, float *best_gain)
+/* From the sums of each start to the best scale of its codes: its inverse into id, and what it gains
+ * over zeros, sum w x^2 - error. */
+static void solve_scales(const sums *s, float *restrict id, float *restrict gain)
 {
     for (int t = 0; t < T; t++) {
-        if (!(s->qq[t] > 0)) continue;
-        const float d = s->xq[t] / s->qq[t], gain = d * s->xq[t];
-        id[t] = inverse(d);
-        if (gain > *best_gain) {
-            *best_gain = gain * better;
-            *best_d = d;
-        }
+        const float xq = s->xq[t], qq = s->qq[t];
+        gain[t] = xq * xq / (qq > 0 ? qq : 1.0f);
+        id[t] = qq / (xq != 0 ? xq : 1.0f);
     }
+}
+
+/* Keeps the start that gains most; true if it is a new one. */
+static bool keep_best(const sums *s, const float *gain, float *best_d, float *best_gain)
+{
+    int best = -1;
+    for (int t = 0; t < T; t++)
+        if (gain[t] > *best_gain) {
+            *best_gain = gain[t] * better;
+            best = t;
+        }
+    if (best >= 0) *best_d = s->xq[best] / s->qq[best];
+    return best >= 0;
 }
 
 float ob_quant_fit_scale(const float *x, const float *w, int n, int lo, int hi)
 {
     const float top = peak(x, n);
     if (fabsf(top) < tiny) return 0;
-    float best_d = 0, best_gain = 0, id[T], zero[T] = {0};
+    float best_d = 0, best_gain = 0, id[2][T], gain[T], zero[T] = {0};
+    int end = 0;
     sums s;
     /* The peak meets the code of largest magnitude, or goes past it (clipped), or less far; once at
      * each end of the codes. With few codes it pays to clip a lot. */
     const float step = OB_MAX(0.025f, -0.2f / (float)lo);
-    for (int end = 0; end < 2; end++) {
-        const float at = (float)(end ? hi : lo);
-        for (int t = 0; t < T; t++) id[t] = at * (1.0f + step * (float)(t - 4)) / top;
-        for (int i = 0; i < 2; i++) {
-            add_codes(x, w, n, (float)lo, (float)hi, id, zero, &s);
-            scale_step(&s, id, &best_d, &best_gain);
-        }
+    for (int e = 0; e < 2; e++) {
+        const float at = (float)(e ? hi : lo);
+        for (int t = 0; t < T; t++) id[e][t] = at * (1.0f + step * (float)(t - 4)) / top;
+        add_codes(x, w, n, (float)lo, (float)hi, id[e], zero, &s);
+        solve_scales(&s, id[e], gain);
+        if (keep_best(&s, gain, &best_d, &best_gain)) end = e;
     }
+    /* Once more from the scales found at the better end. */
+    add_codes(x, w, n, (float)lo, (float)hi, id[end], zero, &s);
+    solve_scales(&s, id[end], gain);
+    keep_best(&s, gain, &best_d, &best_gain);
     return best_d;
 }
 
@@ -195,7 +210,7 @@ float ob_quant_fit_codebook(const float *x, const float *w, int n, const int8_t 
 {
     const float top = peak(x, n);
     if (fabsf(top) < tiny) return 0;
-    float best_d = 0, best_gain = 0, id[T], bound[15], jump[15];
+    float best_d = 0, best_gain = 0, id[T], gain[T], bound[15], jump[15];
     codebook_bounds(values, bound, jump);
     for (int end = 0; end < 2; end++) {
         const float at = (float)values[end ? 15 : 0];
@@ -209,7 +224,8 @@ float ob_quant_fit_codebook(const float *x, const float *w, int n, const int8_t 
                 s.qq[t] += wj * v * v;
             }
         }
-        scale_step(&s, id, &best_d, &best_gain);
+        solve_scales(&s, id, gain);
+        keep_best(&s, gain, &best_d, &best_gain);
     }
     return best_d;
 }

@@ -17,7 +17,7 @@ typedef struct ob_quant_lanes {
     float m[OB_QUANT_LANES];
 } ob_quant_lanes;
 
-/* Weights of n elements: all ones when `importance` is NULL or all zero. */
+/* Weights of n elements, near 1 on average: all ones when `importance` is NULL or all zero. */
 void ob_quant_weights(const float *importance, int n, float *w);
 
 /* y = d q, lo <= q <= hi, lo < 0 < hi. Returns d of either sign; 0 for zeros. */
