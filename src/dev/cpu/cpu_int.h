@@ -1,0 +1,169 @@
+/* dev/cpu/cpu_int.h: what the files of the CPU device share.
+ *
+ * A plan is a list of stages. All threads of the pool walk it together in one dispatch per step and
+ * meet after each stage. Inside a stage the work is taken in grains (ob_pool_take).
+ *
+ *   rows    consecutive row-wise ops: a grain of rows goes through all of them while it is in cache
+ *   linear  [norm ->] quantise activations -> products [-> glu]
+ *   attend  attention over the cache (the cache write is a row-wise op before it)
+ *   ref     one op by ops/ref.c
+ *
+ * Owner of everything here: the engine thread; during a step also the pool's threads, each in its own
+ * cpu_thread.
+ */
+#ifndef OB_DEV_CPU_CPU_INT_H
+#define OB_DEV_CPU_CPU_INT_H
+
+#include "base/arena.h"
+#include "base/threads.h"
+#include "dev/cpu/kernels.h"
+#include "dev/cpu/linear.h"
+#include "dev/device.h"
+#include "ops/ref.h"
+
+typedef struct cpu_profile {
+    uint64_t calls;
+    double ms, flops, bytes;
+} cpu_profile;
+
+typedef struct cpu_dev {
+    ob_dev base;
+    ob_pool *pool;
+    int n_threads;
+    ob_cpu_level level;
+    const ob_cpu_kernels *kern;
+    bool exact, profile;
+    cpu_profile prof[OB_OP_COUNT];
+} cpu_dev;
+
+struct ob_dev_buf {
+    void *data; /* 64-aligned, or page-aligned when large */
+    uint64_t n_bytes;
+};
+
+struct ob_dev_weight {
+    ob_weight desc; /* name not kept */
+    ob_lin *lin;    /* LINEAR, EXPERTS; NULL at level ref */
+    float *vec;     /* VECTOR */
+};
+
+/* Scratch of one thread. */
+typedef struct cpu_thread {
+    float *ref;      /* ob_ref_scratch_floats */
+    float *rows;     /* normalised rows before a small product */
+    uint8_t *act;    /* its quantised activations */
+    void *lin;       /* ob_lin_scratch_bytes */
+    float *attn;     /* cpu_attn_scratch_floats */
+} cpu_thread;
+
+typedef struct cpu_rope {
+    const ob_rope_params *p;
+    const float *factors;
+    float *cs; /* [max_tok][ob_cpu_rope_floats] */
+} cpu_rope;
+
+typedef enum cpu_stage_kind { STAGE_ROWS, STAGE_LINEAR, STAGE_ATTEND, STAGE_REF } cpu_stage_kind;
+
+typedef void (*cpu_row_fn)(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
+typedef struct cpu_row_op {
+    cpu_row_fn fn;
+    int32_t op; /* -1: the rope tables */
+} cpu_row_op;
+
+/* One linear op: which matrices share quantised activations. */
+typedef struct cpu_linear {
+    int32_t n_mat, n_group;
+    int32_t group[OB_OP_MAX_OUT];       /* of each matrix */
+    const ob_lin *lead[OB_OP_MAX_OUT];  /* any matrix of the group */
+    size_t act_off[OB_OP_MAX_OUT + 1];  /* of each group in one chunk's activations */
+    size_t small_off[OB_OP_MAX_OUT + 1]; /* the same in a thread's own copy */
+    int64_t n_granule, act_granule, chunk_rows;
+} cpu_linear;
+
+typedef struct cpu_stage {
+    cpu_stage_kind kind;
+    ob_rows rows;                /* ROWS */
+    int32_t first_row_op, n_row_ops;
+    int32_t op, norm_op, glu_op; /* LINEAR, ATTEND, REF; the fused ones OB_NONE where absent */
+    int32_t phase;               /* REF */
+    cpu_linear *lin;
+} cpu_stage;
+
+struct ob_dev_plan {
+    cpu_dev *dev;
+    ob_arena arena; /* everything of the plan that is not page-sized */
+    ob_program prog;
+    ob_dev_weight **weights;
+    ob_cache_view *caches;
+    float **states;
+    float **vals;
+    int32_t page_tok, n_pages, max_ctx, n_slots;
+    cpu_stage *stages;
+    int32_t n_stages;
+    cpu_row_op *row_ops;
+    int32_t n_row_ops;
+    cpu_rope *ropes;
+    int32_t n_ropes;
+    int32_t *rope_of; /* [n_ops] */
+    cpu_thread *threads;
+    uint8_t *memory;  /* workspace, activations, scratch: one block */
+    uint8_t *act;     /* shared activations */
+    size_t act_bytes; /* of one chunk of rows */
+    float *part;      /* partial results of attention */
+    size_t part_floats;
+    /* The step in flight */
+    ob_step step;
+    int32_t *row_seq, *row_at; /* [max_tok]: sequence of a token, its place in the cache */
+};
+
+/* --- cpu_rows.c --- */
+cpu_row_fn cpu_row_kernel(ob_op_kind kind); /* NULL: not row-wise */
+void cpu_rope_tables(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
+void cpu_cache_write(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
+
+/* --- cpu_linear.c --- */
+enum {
+    CPU_CHUNK_ROWS = 512,     /* rows whose activations are multiplied together */
+    CPU_SMALL_FLOATS = 16384, /* activations up to this are quantised by each thread for itself */
+};
+/* Fills `l`; *act_bytes: shared activations per chunk, *small_bytes and *scratch_bytes: per thread. */
+void cpu_linear_prepare(const ob_dev_plan *p, const ob_op *op, cpu_linear *l, int64_t max_rows,
+                        size_t *act_bytes, size_t *small_bytes, size_t *scratch_bytes);
+void cpu_linear_run(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread *t);
+
+/* --- cpu_attn.c --- */
+size_t cpu_attn_scratch_floats(const ob_attn_params *a);
+/* Floats of partial results worth having so that threads can share one long sequence. */
+size_t cpu_attn_part_floats(const ob_attn_params *a, int n_threads, int32_t max_ctx);
+void cpu_attend(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+
+/* --- cpu_plan.c --- */
+ob_status cpu_plan_new(ob_dev *d, const ob_program *p, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
+void cpu_plan_free(ob_dev *d, ob_dev_plan *p);
+bool cpu_supports(const ob_dev *d, const ob_program *p, int32_t op, char *why, size_t cap);
+
+/* --- cpu_run.c --- */
+ob_status cpu_submit(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
+
+/* Address of one cached row (dev/device.h, ops.h: order of elements). */
+static inline uint8_t *cpu_cache_row(void *plane, size_t row_bytes, int32_t page_tok, int32_t n_head,
+                                     const int32_t *pages, int32_t at, int32_t head)
+{
+    const size_t row = ((size_t)pages[at / page_tok] * (size_t)n_head + (size_t)head) * (size_t)page_tok +
+                       (size_t)(at % page_tok);
+    return (uint8_t *)plane + row * row_bytes;
+}
+static inline float *cpu_row(const ob_dev_plan *p, ob_val v, int64_t r)
+{
+    return p->vals[v] + r * p->prog.vals[v].cols;
+}
+static inline const float *cpu_vector(const ob_dev_plan *p, int32_t w)
+{
+    return w == OB_NONE ? NULL : p->weights[w]->vec;
+}
+static inline int64_t cpu_n_rows(const ob_dev_plan *p, ob_rows rows)
+{
+    return rows == OB_ROWS_TOK ? p->step.n_tok : rows == OB_ROWS_OUT ? p->step.n_out : p->step.n_seq;
+}
+
+#endif
