@@ -37,7 +37,8 @@ typedef struct cpu_dev {
 } cpu_dev;
 
 struct ob_dev_buf {
-    void *data; /* 64-aligned, or page-aligned when large */
+    uint8_t *data; /* 64-aligned, within memory */
+    void *memory;
     uint64_t n_bytes;
 };
 

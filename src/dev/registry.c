@@ -1,0 +1,85 @@
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dev/cpu/cpu.h"
+#include "dev/device.h"
+
+/* In order of preference for `auto`. A new kind of device is one line. */
+static const ob_dev_api *const k_registry[] = {
+    &ob_dev_cpu,
+    NULL,
+};
+
+/* Opened by name only: never listed, never chosen. */
+static const ob_dev_api *const k_by_name[] = {
+    NULL,
+};
+
+const ob_dev_api *const *ob_dev_registry(void) { return k_registry; }
+
+static const ob_dev_api *find(const ob_dev_api *const *list, const char *kind, size_t n)
+{
+    for (; *list; list++)
+        if (strlen((*list)->kind) == n && memcmp((*list)->kind, kind, n) == 0) return *list;
+    return NULL;
+}
+
+/* "cpu, cpu:0" style list of what this machine has, for errors. */
+static void list_known(char *text, size_t cap)
+{
+    size_t n = (size_t)snprintf(text, cap, "auto");
+    for (const ob_dev_api *const *a = k_registry; *a && n < cap; a++)
+        n += (size_t)snprintf(text + n, cap - n, ", %s", (*a)->kind);
+}
+
+/* The first usable device that is not an emulation. */
+static ob_status open_auto(const ob_dev_options *opt, ob_dev **out, ob_err *err)
+{
+    ob_status s = ob_err_set(err, OB_E_NOT_FOUND, "no usable device");
+    for (const ob_dev_api *const *a = k_registry; *a; a++)
+        for (int i = 0, n = (*a)->count(); i < n; i++) {
+            ob_dev_info info;
+            memset(&info, 0, sizeof info);
+            (*a)->probe(i, &info);
+            if (!info.available || (info.caps & OB_DEV_SOFT)) continue;
+            s = (*a)->open(i, opt, out, err);
+            if (s == OB_OK) return OB_OK;
+        }
+    return s;
+}
+
+ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out, ob_err *err)
+{
+    static const ob_dev_options defaults;
+    char known[256];
+    *out = NULL;
+    if (!opt) opt = &defaults;
+    if (!spec || !*spec || strcmp(spec, "auto") == 0) return open_auto(opt, out, err);
+    const size_t n = strcspn(spec, ":");
+    const ob_dev_api *api = find(k_registry, spec, n);
+    if (!api) api = find(k_by_name, spec, n);
+    if (!api) {
+        list_known(known, sizeof known);
+        return ob_err_set(err, OB_E_NOT_FOUND, "unknown device \"%.64s\": known are %s", spec, known);
+    }
+    long index = 0;
+    if (spec[n] == ':') {
+        char *end;
+        index = strtol(spec + n + 1, &end, 10);
+        if (!isdigit((unsigned char)spec[n + 1]) || *end || index > 1000000)
+            return ob_err_set(err, OB_E_INVALID, "device \"%.64s\": after \"%s:\" a number is expected", spec,
+                              api->kind);
+    }
+    const int count = api->count();
+    if (index >= count)
+        return ob_err_set(err, OB_E_NOT_FOUND, "device \"%.64s\": this machine has %d of kind %s", spec, count,
+                          api->kind);
+    return api->open((int)index, opt, out, err);
+}
+
+void ob_dev_close(ob_dev *d)
+{
+    if (d) d->api->close(d);
+}

@@ -1,0 +1,245 @@
+#include "world.h"
+
+#include <math.h>
+
+uint32_t w_rand(world *w)
+{
+    w->seed = w->seed * 1664525u + 1013904223u;
+    uint32_t x = w->seed;
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    return x;
+}
+
+float w_normal(world *w)
+{
+    float s = 0;
+    for (int i = 0; i < 6; i++) s += (float)(w_rand(w) >> 8) / 16777216.0f - 0.5f;
+    return s * 1.4142135f;
+}
+
+void w_init(world *w, uint32_t seed)
+{
+    memset(w, 0, sizeof *w);
+    w->seed = seed;
+    w->prog = (ob_program){.ops = w->ops, .vals = w->vals, .weights = w->weights, .caches = w->caches,
+                           .logits = OB_NONE, .embeddings = OB_NONE};
+    w->k_type = w->v_type = OB_F32;
+    w->page_tok = 32;
+    w->max_ctx = 640;
+}
+
+ob_val w_value(world *w, ob_rows rows, int32_t cols, const char *name)
+{
+    assert_true(w->prog.n_vals < W_MAX);
+    w->vals[w->prog.n_vals] = (ob_value){.rows = rows, .cols = cols, .name = name};
+    return w->prog.n_vals++;
+}
+
+int32_t w_weight(world *w, ob_weight_use use, ob_type t, int64_t k, int64_t n, float scale)
+{
+    assert_true(w->prog.n_weights < W_MAX);
+    const int32_t i = w->prog.n_weights++;
+    const size_t row = ob_type_row_bytes(t, k);
+    assert_true(row > 0);
+    float *x = malloc((size_t)(k * n) * sizeof *x);
+    for (int64_t j = 0; j < k * n; j++) x[j] = scale * w_normal(w);
+    w->data[i] = malloc(row * (size_t)n + 64);
+    if (t == OB_F32) memcpy(w->data[i], x, row * (size_t)n);
+    else assert_int_equal(ob_quantize(t, x, w->data[i], n, k, NULL, NULL), OB_OK);
+    free(x);
+    w->weights[i] = (ob_weight){.name = "test.weight", .type = t, .ne = {k, n, 1, 1}, .data = w->data[i],
+                                .n_bytes = row * (size_t)n, .use = use};
+    return i;
+}
+
+int32_t w_vector(world *w, int64_t n, float mean, float scale)
+{
+    const int32_t i = w_weight(w, OB_USE_VECTOR, OB_F32, n, 1, scale);
+    for (int64_t j = 0; j < n; j++) ((float *)w->data[i])[j] += mean;
+    return i;
+}
+
+ob_op *w_op(world *w, ob_op_kind kind)
+{
+    assert_true(w->prog.n_ops < W_MAX);
+    ob_op *op = &w->ops[w->prog.n_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    for (int i = 0; i < OB_OP_MAX_IN; i++) op->in[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_OUT; i++) op->out[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_W; i++) op->w[i] = OB_NONE;
+    if (kind == OB_OP_LINEAR) op->p.linear.scale = 1;
+    return op;
+}
+
+ob_val w_input(world *w, int32_t cols, const char *name)
+{
+    const ob_val v = w_value(w, OB_ROWS_TOK, cols, name);
+    const int32_t table = w_weight(w, OB_USE_EMBED, OB_F32, cols, W_VOCAB, 1);
+    ob_op *op = w_op(w, OB_OP_EMBED);
+    op->out[0] = v;
+    op->w[0] = table;
+    op->p.embed.scale = 1;
+    return v;
+}
+
+int32_t w_cache(world *w, int32_t n_head_kv, int32_t k_dim, int32_t v_dim)
+{
+    w->caches[w->prog.n_caches] = (ob_cache_spec){.n_head_kv = n_head_kv, .k_dim = k_dim, .v_dim = v_dim};
+    return w->prog.n_caches++;
+}
+
+void w_output(world *w, ob_val v) { w->vals[v].output = true; }
+
+static void ok(ob_status s, const ob_err *err)
+{
+    if (s != OB_OK) fail_msg("%s", err->text);
+}
+
+static void start_caches(world *w)
+{
+    ob_err err;
+    w->max_pages = (w->max_ctx + w->page_tok - 1) / w->page_tok;
+    w->n_pages = w->max_pages * W_MAX_SEQ;
+    w->pages = malloc((size_t)w->n_pages * sizeof *w->pages);
+    for (int32_t i = 0; i < w->n_pages; i++) w->pages[i] = i;
+    for (int32_t i = w->n_pages - 1; i > 0; i--) {
+        const int32_t j = (int32_t)(w_rand(w) % (uint32_t)(i + 1)), t = w->pages[i];
+        w->pages[i] = w->pages[j];
+        w->pages[j] = t;
+    }
+    for (int32_t c = 0; c < w->prog.n_caches; c++) {
+        const size_t rows = (size_t)w->n_pages * (size_t)w->page_tok * (size_t)w->caches[c].n_head_kv;
+        const size_t kb = rows * ob_type_row_bytes(w->k_type, w->caches[c].k_dim);
+        const size_t vb = rows * ob_type_row_bytes(w->v_type, w->caches[c].v_dim);
+        w->ref_cache[c] = (ob_cache_view){.k = calloc(1, kb), .v = calloc(1, vb), .k_type = w->k_type,
+                                          .v_type = w->v_type, .page_tok = w->page_tok};
+        ok(w->dev->api->buffer_new(w->dev, kb, OB_BUF_ZERO, &w->dk[c], &err), &err);
+        ok(w->dev->api->buffer_new(w->dev, vb, OB_BUF_ZERO, &w->dv[c], &err), &err);
+        /* What was never written must never be read: all bits set are NaN in f16 and f32. */
+        void *ff = malloc(kb > vb ? kb : vb);
+        memset(ff, 0xFF, kb > vb ? kb : vb);
+        ok(w->dev->api->buffer_write(w->dev, w->dk[c], 0, ff, kb, &err), &err);
+        ok(w->dev->api->buffer_write(w->dev, w->dv[c], 0, ff, vb, &err), &err);
+        free(ff);
+    }
+}
+
+void w_start(world *w, ob_dev *dev, int32_t max_tok)
+{
+    ob_err err;
+    char why[128];
+    bool keeps;
+    w->dev = dev;
+    ok(ob_program_plan(&w->prog, max_tok, max_tok, W_MAX_SEQ, &err), &err);
+    for (int32_t i = 0; i < w->prog.n_ops; i++)
+        if (!dev->api->supports(dev, &w->prog, i, why, sizeof why)) fail_msg("not supported: %s", why);
+    start_caches(w);
+    for (int32_t i = 0; i < w->prog.n_weights; i++)
+        ok(dev->api->weight_new(dev, &w->weights[i], &w->dw[i], &keeps, &err), &err);
+    for (int32_t v = 0; v < w->prog.n_vals; v++)
+        w->ref_vals[v] = calloc((size_t)W_MAX_TOK * (size_t)w->vals[v].cols, sizeof(float));
+    const ob_plan_bindings b = {.weights = w->dw, .cache_k = w->dk, .cache_v = w->dv, .k_type = w->k_type,
+                                .v_type = w->v_type, .page_tok = w->page_tok, .n_pages = w->n_pages,
+                                .max_ctx = w->max_ctx};
+    ok(dev->api->plan_new(dev, &w->prog, &b, &w->plan, &err), &err);
+}
+
+static void run_reference(world *w)
+{
+    float *scratch = malloc(ob_ref_scratch_floats(&w->prog, w->max_ctx) * sizeof(float));
+    const ob_ref_env env = {.prog = &w->prog, .step = &w->step, .vals = w->ref_vals, .caches = w->ref_cache,
+                            .scratch = scratch};
+    for (int32_t i = 0; i < w->prog.n_ops; i++)
+        for (int ph = 0; ph < ob_ref_n_phases(w->ops[i].kind); ph++)
+            ob_ref_run(&env, i, ph, 0, ob_ref_n_items(&env, i));
+    free(scratch);
+}
+
+void w_rerun(world *w)
+{
+    ob_err err;
+    ob_fence f;
+    ok(w->dev->api->submit(w->dev, w->plan, &w->step, &f, &err), &err);
+    ok(w->dev->api->wait(w->dev, f, &err), &err);
+}
+
+void w_step(world *w, const int32_t n[W_MAX_SEQ])
+{
+    int32_t t = 0, s = 0;
+    for (int32_t q = 0; q < W_MAX_SEQ; q++) {
+        if (!n[q]) continue;
+        assert_true(w->past[q] + n[q] <= w->max_ctx);
+        w->seq_first[s] = t;
+        w->seq_past[s] = w->past[q];
+        memcpy(w->table + s * w->max_pages, w->pages + q * w->max_pages, (size_t)w->max_pages * sizeof(int32_t));
+        for (int32_t i = 0; i < n[q]; i++, t++) {
+            w->tok[t] = (int32_t)(w_rand(w) % W_VOCAB);
+            w->pos[t] = w->past[q] + i;
+        }
+        w->past[q] += n[q];
+        w->seq_first[++s] = t;
+    }
+    /* Outputs of all rows, in reverse, so that the order matters. */
+    for (int32_t i = 0; i < t; i++) w->out_rows[i] = t - 1 - i;
+    w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .seq_first = w->seq_first,
+                        .seq_past = w->seq_past, .page_table = w->table, .max_pages = w->max_pages,
+                        .out_rows = w->out_rows};
+    run_reference(w);
+    w_rerun(w);
+}
+
+float *w_read(world *w, ob_val v, int32_t *n_rows)
+{
+    ob_err err;
+    *n_rows = ob_value_rows(&w->prog, v, w->step.n_tok, w->step.n_out, w->step.n_seq);
+    float *x = malloc((size_t)*n_rows * (size_t)w->vals[v].cols * sizeof *x + 16);
+    ok(w->dev->api->read_output(w->dev, w->plan, v, 0, *n_rows, x, &err), &err);
+    return x;
+}
+
+void w_compare(world *w, ob_val v, double rms_tol, double max_tol, const char *what)
+{
+    int32_t rows;
+    float *got = w_read(w, v, &rows);
+    const float *want = w->ref_vals[v];
+    const size_t n = (size_t)rows * (size_t)w->vals[v].cols;
+    double err2 = 0, want2 = 0, worst = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double e = fabs((double)got[i] - (double)want[i]);
+        err2 += e * e;
+        want2 += (double)want[i] * (double)want[i];
+        if (!(e <= worst)) { /* NaN too */
+            worst = e;
+            at = i;
+        }
+    }
+    const double rms = fmax(sqrt(want2 / (double)n), fmax(w->floor, 1e-30));
+    if (!(sqrt(err2 / (double)n) <= rms_tol * rms) || !(worst <= max_tol * rms))
+        fail_msg("%s: value %s of %d rows: rms error %.3g (allowed %.3g), worst %.3g (allowed %.3g) at row %zu column "
+                 "%zu: got %.8g, want %.8g",
+                 what, w->vals[v].name, rows, sqrt(err2 / (double)n) / rms, rms_tol, worst / rms, max_tol,
+                 at / (size_t)w->vals[v].cols, at % (size_t)w->vals[v].cols, (double)got[at], (double)want[at]);
+    free(got);
+}
+
+void w_free(world *w)
+{
+    const ob_dev_api *api = w->dev ? w->dev->api : NULL;
+    if (w->plan) api->plan_free(w->dev, w->plan);
+    for (int32_t i = 0; i < w->prog.n_weights; i++) {
+        if (w->dw[i]) api->weight_free(w->dev, w->dw[i]);
+        free(w->data[i]);
+    }
+    for (int32_t c = 0; c < w->prog.n_caches; c++) {
+        if (w->dk[c]) api->buffer_free(w->dev, w->dk[c]);
+        if (w->dv[c]) api->buffer_free(w->dev, w->dv[c]);
+        free(w->ref_cache[c].k);
+        free(w->ref_cache[c].v);
+    }
+    for (int32_t v = 0; v < w->prog.n_vals; v++) free(w->ref_vals[v]);
+    free(w->pages);
+}
