@@ -7,4 +7,4 @@
 #include "dev/cpu/vec_c.h"
 
 #define KERNELS ob_cpu_kernels_c
-#include "dev/cpu/kern_tmpl.h"
+#include "dev/cpu/kern_tmpl.inc"

@@ -1,7 +1,7 @@
 /* dev/cpu/kernels.h: the table of kernels of the CPU device, matrix products apart (linear.h).
  *
  * Owns: row-wise kernels and the inner loops of attention. Pure: pointers and sizes, no allocation,
- * no globals, no threads. One template (kern_tmpl.h, attn_tmpl.h) is compiled once per level over that
+ * no globals, no threads. One template (kern_tmpl.inc, attn_tmpl.inc) is compiled once per level over that
  * level's vector type (vec_c.h, x86/vec_*.h). The sums of one output element run in an order that
  * depends only on its own row's length, so results do not change with batch or threads; they may
  * differ between levels in the last bits.

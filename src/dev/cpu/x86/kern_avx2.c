@@ -7,4 +7,4 @@
 #include "dev/cpu/x86/vec_avx2.h"
 
 #define KERNELS ob_cpu_kernels_avx2
-#include "dev/cpu/kern_tmpl.h"
+#include "dev/cpu/kern_tmpl.inc"
