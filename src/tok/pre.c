@@ -67,7 +67,7 @@ static inline unsigned class_at(const char *s, size_t n, size_t i, size_t *next)
     return class_of_cp(cp);
 }
 
-/* Class at i, or 0xFFFF's absence: 0 with *next == i at the end of the piece. */
+/* The same for any i <= n: at the end of the piece 0, with *next == i. */
 static inline unsigned peek(const char *s, size_t n, size_t i, size_t *next)
 {
     if (i < n) return class_at(s, n, i, next);

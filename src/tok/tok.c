@@ -74,7 +74,7 @@ static ob_status read_texts(ob_tok *t, const ob_kv *kv, ob_err *err)
     return OB_OK;
 }
 
-/* An array as long as the vocabulary, or absent (false). */
+/* Is kv an array with a value for every token? */
 static ob_status check_array(const ob_tok *t, const ob_kv *kv, const char *name, ob_err *err)
 {
     if (kv->type != OB_KV_ARRAY || kv->n < (uint64_t)t->n_vocab)
