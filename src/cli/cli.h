@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "cli/commands.h"
+#include "engine/engine.h"
 
 enum { OB_EXIT_OK = 0, OB_EXIT_FAILED = 1, OB_EXIT_USAGE = 2 };
 
@@ -29,5 +30,8 @@ OB_MUST_CHECK ob_status ob_cli_read_all(FILE *f, const char *what, ob_buf *b, ob
  * wins; then a name of the library; a model named by hf://, http:// or https:// is pulled into the
  * library first. `arg` NULL means the demo model. NOT_FOUND says which names would have worked. */
 OB_MUST_CHECK ob_status ob_cli_find_model(const char *arg, char **path, ob_err *err);
+
+/* Engine parameters from the options that commands with an engine share; the model's path apart. */
+void ob_cli_engine_params(const ob_args *a, ob_engine_params *out);
 
 #endif

@@ -5,6 +5,15 @@
 #include "base/math.h"
 
 static const ob_command k_commands[] = {
+    {OB_CMD_SERVE, "serve", "", 0, 0, "serve a model: OpenAI's API and a chat page",
+     "Loads MODEL (without -m the demo model) and answers on http://HOST:PORT: /v1/chat/completions, "
+     "/v1/completions, /v1/models, /health and more (see docs/api.md); a browser shows a chat page. "
+     "/health answers 503 until the model has been loaded.\n\n"
+     "A server that listens on this machine only (the default) refuses requests for other host names "
+     "and from web pages of elsewhere. Before listening on another address, set --api-key.\n\n"
+     "SIGINT or SIGTERM ends it: running requests get 4 seconds to finish; a second signal cancels "
+     "them at once.",
+     ob_cmd_serve},
     {OB_CMD_INFO, "info", "FILE", 1, 1, "what is in a model file",
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
      "is a path or the name of a model of the library. Only the header is read.",

@@ -28,6 +28,7 @@ int ob_cmd_info(const ob_args *a);
 int ob_cmd_list(const ob_args *a);
 int ob_cmd_pull(const ob_args *a);
 int ob_cmd_rm(const ob_args *a);
+int ob_cmd_serve(const ob_args *a);
 int ob_cmd_tokenize(const ob_args *a);
 int ob_cmd_version(const ob_args *a);
 

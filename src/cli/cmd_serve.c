@@ -1,0 +1,48 @@
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "cli/cli.h"
+#include "hub/hub.h"
+#include "serve/serve.h"
+
+static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
+{
+    ob_serve_defaults(p);
+    ob_cli_engine_params(a, &p->engine);
+    p->engine.model_path = path;
+    p->host = ob_cli_str(a, OB_OPT_HOST);
+    p->port = (int)ob_cli_int(a, OB_OPT_PORT);
+    p->alias = ob_cli_str(a, OB_OPT_ALIAS);
+    p->api_keys = a->values[OB_OPT_API_KEY].list;
+    p->n_api_keys = a->values[OB_OPT_API_KEY].n_list;
+    p->cors_origin = ob_cli_str(a, OB_OPT_CORS);
+    p->timeout_s = ob_cli_float(a, OB_OPT_TIMEOUT);
+    p->access_log = ob_cli_flag(a, OB_OPT_VERBOSE) || ob_cli_flag(a, OB_OPT_LOG_JSON);
+}
+
+int ob_cmd_serve(const ob_args *a)
+{
+    char *path = NULL;
+    ob_server *server = NULL;
+    ob_err err;
+    ob_serve_params p;
+    const char *model = ob_cli_str(a, OB_OPT_MODEL);
+    ob_status s = ob_cli_find_model(model, &path, &err);
+    if (s == OB_E_NOT_FOUND && !model)
+        return ob_cli_usage_error(a->cmd_name,
+                                  "-m MODEL is missing, and the demo model is not here; "
+                                  "`1bit pull " OB_HUB_DEMO_MODEL "` fetches it");
+    if (s != OB_OK) return ob_cli_fail(a, &err);
+    if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
+    fill_params(a, path, &p);
+    OB_GOTO(ob_server_new(&p, &server, &err));
+    s = ob_server_run(server, &err);
+    if (s == OB_E_CANCELLED) _exit(OB_EXIT_OK); /* the loader still runs: nothing may be freed */
+out:;
+    int rc = s == OB_OK ? OB_EXIT_OK : ob_cli_fail(a, &err);
+    ob_server_free(server);
+    ob_free(path);
+    return rc;
+}

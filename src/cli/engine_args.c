@@ -1,0 +1,24 @@
+/* From the options of commands that load an engine to its parameters. */
+#include <string.h>
+
+#include "cli/cli.h"
+
+static ob_type cache_type(const ob_args *a, ob_opt_id id, ob_type def)
+{
+    const char *s = ob_cli_str(a, id);
+    if (!s) return def;
+    return strcmp(s, "f32") == 0 ? OB_F32 : OB_F16;
+}
+
+void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
+{
+    ob_engine_defaults(out);
+    out->device = ob_cli_str(a, OB_OPT_DEVICE);
+    out->n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
+    out->n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
+    out->n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
+    out->n_seq = (int32_t)ob_cli_int(a, OB_OPT_PARALLEL); /* 0 where the command lacks it */
+    out->exact = ob_cli_flag(a, OB_OPT_EXACT);
+    out->k_type = cache_type(a, OB_OPT_CTK, out->k_type);
+    out->v_type = cache_type(a, OB_OPT_CTV, out->v_type);
+}
