@@ -64,7 +64,7 @@ static void add_engine(const ob_server *s, ob_buf *out)
         {"requests_cancelled_total", "counter", "Generations whose client went away or that were stopped.", (double)t.n_cancelled},
         {"requests_running", "gauge", "Generations in the batch now.", t.n_running},
         {"requests_waiting", "gauge", "Generations that wait for a place.", t.n_waiting},
-        {"prompt_tokens_total", "counter", "Tokens of prompts, those found in the cache included.", (double)t.n_prompt_tok},
+        {"prompt_tokens_total", "counter", "Tokens of prompts that were computed.", (double)t.n_prompt_tok},
         {"cached_tokens_total", "counter", "Tokens of prompts found in the cache.", (double)t.n_cached_tok},
         {"generated_tokens_total", "counter", "Tokens generated.", (double)t.n_gen_tok},
         {"steps_total", "counter", "Batched steps of the model.", (double)t.n_steps},

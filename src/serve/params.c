@@ -151,7 +151,7 @@ static ob_status add_bias(ob_job *job, ob_gen_params *p, ob_logit_bias *list, lo
         return wrong_type(job, "logit_bias", "a map from token ids to numbers");
     if (bias < -100) bias = -INFINITY;
     if (bias > 100)
-        return ob_job_fail(job, "logit_bias", OB_E_INVALID, "a bias must be from -100 to 100");
+        return ob_job_fail(job, "logit_bias", OB_E_INVALID, "'logit_bias' must be from -100 to 100");
     if (id < 0 || id >= job->srv->info.n_vocab)
         return ob_job_fail(job, "logit_bias", OB_E_INVALID,
                            "'logit_bias' names token %lld; this model has tokens 0 to %d", id,

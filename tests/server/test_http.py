@@ -1,11 +1,14 @@
 """HTTP itself: what is read, refused and kept alive. Over fake_server, so that no model runs."""
 import json
+import os
 import socket
+import subprocess
 import time
 
+import openai
 import pytest
 
-from conftest import http_post, read_all, sse_frames, wait_until
+from conftest import FAKE, Server, http_post, read_all, sse_frames, wait_until
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
 
@@ -21,7 +24,6 @@ def error_of(reply):
 
 @pytest.fixture(scope="module")
 def f(model):
-    from conftest import FAKE, Server
     s = Server([FAKE, model, "timeout=5"])
     yield s
     s.stop()
@@ -171,18 +173,13 @@ def test_loading(fake):
     assert f.post("/v1/chat/completions", CHAT)[0] == 200
 
 
-def test_load_failure_ends_the_program(fake, model):
-    from conftest import FAKE
-    import os
-    import subprocess
+def test_load_failure_ends_the_program(model):
     r = subprocess.run([FAKE, model], env={**os.environ, "FAKE_LOAD_FAIL": "1"}, timeout=20,
                        capture_output=True, text=True)
     assert r.returncode == 1 and "the fake model cannot be loaded" in r.stderr
 
 
-def test_port_in_use(fake, f, model):
-    from conftest import FAKE
-    import subprocess
+def test_port_in_use(f, model):
     r = subprocess.run([FAKE, model, f"port={f.port}"], timeout=20, capture_output=True, text=True)
     assert r.returncode == 1
     assert f"port {f.port} of 127.0.0.1 is in use" in r.stderr
@@ -199,7 +196,6 @@ def test_failure_in_mid_stream_is_a_data_frame(fake):
     status, error = f.post("/v1/chat/completions", {**CHAT, "max_tokens": 10})
     assert status == 500 and error["error"]["code"] == "device_error"
     # and the real client raises it
-    import openai
     client = openai.OpenAI(base_url=f.url + "/v1", api_key="x", max_retries=0)
     with pytest.raises(openai.APIError):
         for _ in client.chat.completions.create(model="", stream=True, **CHAT | {"max_tokens": 10}):

@@ -20,9 +20,13 @@ def client(server):
 
 # --- chat -------------------------------------------------------------------------------------------
 
-def test_chat(client):
-    r = client.chat.completions.create(model="demo", messages=FRANCE, temperature=0, max_tokens=40)
-    assert "Paris" in r.choices[0].message.content
+def test_chat(client, server):
+    golden = next(p for p in GOLDEN["prompts"] if p["id"] == "chat-long")  # margins above 0.2 throughout
+    r = client.chat.completions.create(model="demo", messages=golden["messages"], temperature=0,
+                                       max_tokens=len(golden["exact"]["ids"]))
+    ids = [i for i in golden["exact"]["ids"] if i != 2]  # without the end of the turn
+    assert r.choices[0].message.content == server.post("/detokenize", {"tokens": ids})[1]["content"]
+    assert r.usage.prompt_tokens == len(golden["prompt_ids"])
     assert r.object == "chat.completion" and r.model == "demo" and r.id.startswith("chatcmpl-")
     assert r.choices[0].finish_reason in ("stop", "length")
     assert r.usage.prompt_tokens > 10
@@ -286,7 +290,9 @@ def test_metrics_count(server):
 
     assert grew("requests_total") == 1 and grew("requests_done_total") == 1
     assert grew("generated_tokens_total") == r["usage"]["completion_tokens"]
-    assert grew("prompt_tokens_total") == r["usage"]["prompt_tokens"]
+    cached = r["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert grew("prompt_tokens_total") == r["usage"]["prompt_tokens"] - cached
+    assert grew("cached_tokens_total") == cached
     assert grew("first_token_seconds_count") == 1 and grew("generation_seconds_count") == 1
     assert grew('http_replies_total{class="2xx"}') >= 2
     text = server.request("/metrics")[2].decode()
@@ -348,7 +354,7 @@ def test_fields_of_chat_that_are_refused(server, field, value):
 
 
 @pytest.mark.parametrize("messages", [
-    None, [], "hi", [5], [{"content": "no role"}], [{"role": "user"}], [{"role": 5, "content": "x"}],
+    None, [], "hi", [5], [{"content": "no role"}], [{"role": 5, "content": "x"}],
     [{"role": "user", "content": 5}], [{"role": "user", "content": [{"type": "text"}]}],
     [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}],
     [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}],
