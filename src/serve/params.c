@@ -15,12 +15,14 @@
 
 /* What jansson may still allocate on this thread; a body of "[[],[]," grows about forty-fold. */
 static _Thread_local size_t t_budget = SIZE_MAX;
+static _Thread_local ob_status t_denied; /* why an allocation was refused; jansson does not tell */
 
 static void *json_alloc(size_t n)
 {
-    if (n > t_budget) return NULL;
-    if (t_budget != SIZE_MAX) t_budget -= n;
-    return ob_malloc(n);
+    void *p = n <= t_budget ? ob_malloc(n) : NULL;
+    if (!p) t_denied = n > t_budget ? OB_E_LIMIT : OB_E_NO_MEMORY;
+    else if (t_budget != SIZE_MAX) t_budget -= n;
+    return p;
 }
 
 static void json_setup(void) { json_set_alloc_funcs(json_alloc, ob_free); }
@@ -56,10 +58,12 @@ ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
                           OB_MAX_JSON_DEPTH);
     json_error_t e;
     t_budget = OB_MAX_JSON_ALLOC_BYTES;
+    t_denied = OB_OK;
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    bool spent = t_budget < OB_MAX_JSON_ALLOC_BYTES / 64;
     t_budget = SIZE_MAX;
-    if (!j && (json_error_code(&e) == json_error_out_of_memory || spent))
+    if (!j && t_denied == OB_E_NO_MEMORY)
+        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the request");
+    if (!j && t_denied == OB_E_LIMIT)
         return ob_err_set(err, OB_E_LIMIT, "the request body holds too many values");
     if (!j && json_error_code(&e) == json_error_duplicate_key)
         return ob_err_set(err, OB_E_INVALID, "the request body has a key twice: %s (line %d)", e.text,
