@@ -41,7 +41,9 @@ if [ -e tests/web/package-lock.json ] && command -v npm >/dev/null &&
 fi
 
 # --- The demo model ---------------------------------------------------------------------------
-if ! "$build/1bit" pull smollm2-135m; then
+if model=$("$build/1bit" pull smollm2-135m); then
+    export ONEBIT_TEST_MODEL=$model
+else
     echo "test: no demo model; tests that need it will be skipped" >&2
 fi
 
@@ -56,7 +58,7 @@ for dir in tests/*/; do
 done
 pytest_rc=0
 if [ ${#suites[@]} -gt 0 ]; then
-    ONEBIT_BIN=$PWD/$build/1bit "$venv/bin/python" -m pytest -q -ra "${suites[@]}"
+    ONEBIT_BUILD=$PWD/$build ONEBIT_BIN=$PWD/$build/1bit "$venv/bin/python" -m pytest -q -ra "${suites[@]}"
     pytest_rc=$?
 fi
 [ "$ctest_rc" = 0 ] || echo "test: ctest failed (its summary is above pytest's)" >&2

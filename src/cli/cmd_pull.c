@@ -46,17 +46,14 @@ int ob_cmd_pull(const ob_args *a)
     ob_status s = pull(a->pos[0], ob_cli_str(a, OB_OPT_NAME), ob_cli_flag(a, OB_OPT_FORCE), quiet,
                        &path, &already, &err);
     if (s != OB_OK) return ob_cli_fail(a, &err);
-    if (!quiet) {
-        ob_buf b;
-        ob_buf_init(&b, 8192);
-        ob_buf_addf(&b, "%s%s\n", path, already ? " (complete already)" : "");
-        int rc = ob_cli_print(a, &b);
-        ob_buf_deinit(&b);
-        ob_free(path);
-        return rc;
-    }
+    if (already && !quiet) fprintf(stderr, "%s is complete already\n", a->pos[0]);
+    ob_buf b;
+    ob_buf_init(&b, 8192);
+    ob_buf_addf(&b, "%s\n", path);
+    int rc = ob_cli_print(a, &b);
+    ob_buf_deinit(&b);
     ob_free(path);
-    return OB_EXIT_OK;
+    return rc;
 }
 
 int ob_cmd_rm(const ob_args *a)

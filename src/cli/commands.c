@@ -27,7 +27,8 @@ static const ob_command k_commands[] = {
      "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
      "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "
      "part of a split file fetches all of them.\n\n"
-     "A download that was cut off goes on where it stopped. The SHA-256 is checked when it is "
+     "Prints the path of the model; all else that is said goes to standard error. A download that "
+     "was cut off goes on where it stopped. The SHA-256 is checked when it is "
      "known, and a model is listed only when it is complete. HF_ENDPOINT or ONEBIT_HF_ENDPOINT "
      "names another host that speaks like Hugging Face; HF_TOKEN is sent to that host only.",
      ob_cmd_pull},

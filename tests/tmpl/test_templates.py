@@ -2,9 +2,9 @@
 
     pytest tests/tmpl
 
-Needs the built program render_template (OB_BUILD_DIR, default build/) and the Python package jinja2.
-OB_TEMPLATES_DIR names a folder with more *.jinja files to run over.
-OB_SMOLLM2_GGUF names SmolLM2-135M-Instruct.Q4_1.gguf (needs the package gguf); its own template is
+Needs the built program render_template (ONEBIT_BUILD, default build/) and the Python package jinja2.
+ONEBIT_TEMPLATES_DIR names a folder with more *.jinja files to run over.
+ONEBIT_TEST_MODEL names SmolLM2-135M-Instruct.Q4_1.gguf (needs the package gguf); its own template is
 then checked against the digests of tests/data/golden/smollm2.json.
 """
 import hashlib
@@ -20,7 +20,7 @@ from conversations import CHATS, VARIABLES
 from oracle import Oracle
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("OB_BUILD_DIR", ROOT / "build"))
+BUILD = pathlib.Path(os.environ.get("ONEBIT_BUILD", ROOT / "build"))
 NOW = 1_750_000_000
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -33,8 +33,8 @@ KNOWN = {
 
 def template_files():
     files = sorted((ROOT / "tests/data/templates").glob("*.jinja"))
-    if os.environ.get("OB_TEMPLATES_DIR"):
-        files += sorted(pathlib.Path(os.environ["OB_TEMPLATES_DIR"]).glob("*.jinja"))
+    if os.environ.get("ONEBIT_TEMPLATES_DIR"):
+        files += sorted(pathlib.Path(os.environ["ONEBIT_TEMPLATES_DIR"]).glob("*.jinja"))
     return [pytest.param(f, id=f.stem, marks=[pytest.mark.xfail(reason=KNOWN[f.name], strict=True)]
                          if f.name in KNOWN else []) for f in files]
 
@@ -122,9 +122,9 @@ def test_bad_arguments_never_end_a_conversation(render, name, arguments):
 
 
 def smollm2_template():
-    path = os.environ.get("OB_SMOLLM2_GGUF")
+    path = os.environ.get("ONEBIT_TEST_MODEL")
     if not path:
-        pytest.skip("OB_SMOLLM2_GGUF is not set")
+        pytest.skip("ONEBIT_TEST_MODEL is not set")
     gguf = pytest.importorskip("gguf")
     field = gguf.GGUFReader(path).fields["tokenizer.chat_template"]
     return str(bytes(field.parts[field.data[0]]), encoding="utf8")
