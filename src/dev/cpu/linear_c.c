@@ -38,7 +38,7 @@ static void act_c(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx
             d[b * pw + c] = scale;
             for (int64_t s = 0; s < ns; s++) {
                 const int32_t sum = ns == 1 ? half[0] + half[1] : half[s];
-                const int64_t at = (b * ns + s) * pw + c;
+                const int64_t at = (s * l->n_blk + b) * pw + c;
                 sumf[at] = scale * (float)sum;
                 for (int i = 0; i < 3; i++)
                     ((int32_t *)(void *)(panel + a->off_init[i]))[at] = -lin_act_off((int)ns, i) * sum;
@@ -139,7 +139,7 @@ static void unit_column(const ob_lin *l, const lin_act *a, const uint8_t *panel,
     const int32_t *init = (const int32_t *)(const void *)(panel + a->off_init[lin_init_index(l->fmt)]);
     for (int s = 0; s < p->n_sub; s++) {
         int32_t acc[LIN_ROWS];
-        for (int r = 0; r < LIN_ROWS; r++) acc[r] = p->off ? init[(b * p->n_sub + s) * pw + c] : 0;
+        for (int r = 0; r < LIN_ROWS; r++) acc[r] = p->off ? init[(s * l->n_blk + b) * pw + c] : 0;
         for (int i = 8 / p->n_sub * s; i < 8 / p->n_sub * (s + 1); i++) {
             int8_t x[4];
             memcpy(x, panel + ((b * 8 + i) * pw + c) * 4, 4);
@@ -152,7 +152,7 @@ static void unit_column(const ob_lin *l, const lin_act *a, const uint8_t *panel,
     if (p->has_min)
         for (int s = 0; s < p->n_sub; s++)
             for (int r = 0; r < LIN_ROWS; r++)
-                f[r] = fmaf(u->m[s][r], sum[(b * p->n_sub + s) * pw + c], f[r]);
+                f[r] = fmaf(u->m[s][r], sum[(s * l->n_blk + b) * pw + c], f[r]);
 }
 
 static void mul_c(const lin_job *j)

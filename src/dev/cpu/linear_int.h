@@ -18,7 +18,7 @@
  * Float formats have no units: [K][16] elements.
  *
  * Prepared activations. Columns of the product (tokens) are taken in panels of `pw`; a panel is
- * [K / 4][pw] dwords of 4 int8, then (n = n_blk) scales d [n][pw], and per sub-block [n * n_sub][pw]:
+ * [K / 4][pw] dwords of 4 int8, then (n = n_blk) scales d [n][pw], and per sub-block planes [n_sub][n][pw]:
  * d * sum(q) in f32, and -off * sum(q) in int32 for the three offsets of that act kind. For f32
  * products a panel is [K][pw] floats. Columns past M are zero.
  *

@@ -84,68 +84,166 @@ AI __m512 scales(const lin_format f, const group_ref *g, int64_t b, const int s,
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
-AI float reduce_max(__m512 v)
+/* The work goes by items: one block of 32 of one column, in the order [n_blk][pw] of the scale planes, 16
+ * at a time, so that maxima, divisions and sums fill whole vectors. 48 items are whole blocks of every
+ * panel width; their codes are then interleaved by dwords. */
+enum { ITEMS = 16, SUPER = 48 };
+
+/* Lane-wise: lane L of the result is { op over lane L of a, of b, of c, of d }. */
+#define REDUCE_LANES(name, type, lo32, hi32, lo64, hi64, op)                                       \
+    AI type name(type a, type b, type c, type d)                                                   \
+    {                                                                                              \
+        const type ab = op(lo32(a, b), hi32(a, b)), cd = op(lo32(c, d), hi32(c, d));               \
+        return op(lo64(ab, cd), hi64(ab, cd));                                                     \
+    }
+AI __m512 lo64_ps(__m512 a, __m512 b)
 {
-    __m256 m = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
-    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
-    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+AI __m512 hi64_ps(__m512 a, __m512 b)
+{
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+REDUCE_LANES(max_lanes, __m512, _mm512_unpacklo_ps, _mm512_unpackhi_ps, lo64_ps, hi64_ps, _mm512_max_ps)
+REDUCE_LANES(add_lanes, __m512i, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, _mm512_unpacklo_epi64,
+             _mm512_unpackhi_epi64, _mm512_add_epi32)
+
+/* Largest magnitude of each item; NaN counts as 0. */
+AI __m512 item_max(const float *const *x)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 r[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512 v[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) { /* max(a, b) is b when a is NaN */
+            const float *p = x[4 * q + i];
+            v[i] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(p)), zero);
+            v[i] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(p + 16)), v[i]);
+        }
+        r[q] = max_lanes(v[0], v[1], v[2], v[3]);
+    }
+    const __m512 a = _mm512_max_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x44), _mm512_shuffle_f32x4(r[0], r[1], 0xEE));
+    const __m512 b = _mm512_max_ps(_mm512_shuffle_f32x4(r[2], r[3], 0x44), _mm512_shuffle_f32x4(r[2], r[3], 0xEE));
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+}
+
+/* Codes of 16 items to q [16][32], and the sums of their halves. */
+AI void item_codes(const float *const *x, const float *inv, u8 *q, __m512i *half0, __m512i *half1)
+{
+    /* The packs leave dword 4L + j = dword L of chunk j. */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i one = _mm512_set1_epi8(1);
+    __m512i sum[8], r[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        __m512i v[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+            v[k] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x[2 * i + k / 2] + 16 * (k % 2)),
+                                                    _mm512_set1_ps(inv[2 * i + k / 2])));
+        __m512i b = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+        b = _mm512_permutexvar_epi32(order, b);
+        _mm512_store_si512(q + 64 * i, b);
+        sum[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), one, b);
+    }
+    /* Lane L of r[k] belongs to half L % 2 of items 8k + 2j + L / 2, j its place in the lane. */
+    for (int k = 0; k < 2; k++)
+        r[k] = add_lanes(sum[4 * k], sum[4 * k + 1], sum[4 * k + 2], sum[4 * k + 3]);
+    const __m512i i0 = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27);
+    *half0 = _mm512_permutex2var_epi32(r[0], i0, r[1]);
+    *half1 = _mm512_permutex2var_epi32(r[0], _mm512_add_epi32(i0, _mm512_set1_epi32(4)), r[1]);
+}
+
+/* Scales, sums and start values of up to 16 items, at place t of their planes. */
+AI void item_planes(const lin_act *a, int64_t n_items, u8 *panel, int64_t t, __mmask16 k, __m512 d,
+                    __m512i half0, __m512i half1)
+{
+    float *df = (float *)(void *)(panel + a->off_d), *sumf = (float *)(void *)(panel + a->off_sum);
+    _mm512_mask_storeu_ps(df + t, k, d);
+    for (int s = 0; s < a->n_sub; s++) {
+        const __m512i sum = a->n_sub == 1 ? _mm512_add_epi32(half0, half1) : s ? half1 : half0;
+        const int64_t at = s * n_items + t;
+        _mm512_mask_storeu_ps(sumf + at, k, _mm512_mul_ps(d, _mm512_cvtepi32_ps(sum)));
+        for (int i = 0; i < 3; i++) {
+            int32_t *init = (int32_t *)(void *)(panel + a->off_init[i]);
+            const __m512i off = _mm512_set1_epi32(-lin_act_off(a->n_sub, i));
+            _mm512_mask_storeu_epi32(init + at, k, _mm512_mullo_epi32(sum, off));
+        }
+    }
+}
+
+/* dwords [n_blk][pw][8] to [n_blk][8][pw]; index: where each dword of a block comes from. */
+AI void interleave(const u8 *q, int n_blk, const int pw, const uint32_t *index, u8 *to)
+{
+    for (int b = 0; b < n_blk; b++, q += 32 * pw, to += 32 * pw) {
+#pragma GCC unroll 4
+        for (int o = 0; o < (pw + 1) / 2; o++) {
+            const __m512i at = _mm512_load_si512(index + 16 * o);
+            __m512i v = _mm512_permutex2var_epi32(load512(q), at, load512(q + 64));
+            if (pw > 4) {
+                const __m512i w = _mm512_permutex2var_epi32(load512(q + 128), at, load512(q + 192));
+                v = _mm512_mask_mov_epi32(v, _mm512_test_epi32_mask(at, _mm512_set1_epi32(32)), w);
+            }
+            const __mmask16 k = 8 * pw - 16 * o >= 16 ? 0xffff : 0xff;
+            _mm512_mask_storeu_epi32(to + 64 * o, k, v);
+        }
+    }
 }
 
 static void act_avx512(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, u8 *panel)
 {
-    const int64_t pw = a->pw;
-    const int ns = a->n_sub;
-    float *d = (float *)(void *)(panel + a->off_d), *sumf = (float *)(void *)(panel + a->off_sum);
-    int32_t *init[3];
-    for (int i = 0; i < 3; i++) init[i] = (int32_t *)(void *)(panel + a->off_init[i]);
-    const int o0 = lin_act_off(ns, 0), o1 = lin_act_off(ns, 1), o2 = lin_act_off(ns, 2);
-    for (int c = 0; c < pw; c++) {
-        const float *col = x + (c < n_valid ? c : 0) * ldx;
-        const float keep = c < n_valid ? 1.0f : 0.0f;
-        for (int64_t b = 0; b < l->n_blk; b++) {
-            const __m512 x0 = _mm512_loadu_ps(col + b * LIN_BLK), x1 = _mm512_loadu_ps(col + b * LIN_BLK + 16);
-            const __m512 z = _mm512_setzero_ps();
-            const float max = reduce_max(_mm512_max_ps(_mm512_abs_ps(x1), _mm512_max_ps(_mm512_abs_ps(x0), z)));
-            const bool some = max > LIN_ACT_TINY && keep != 0.0f;
-            const __m512 inv = _mm512_set1_ps(some ? 127.0f / max : 0.0f);
-            const __m128i q0 = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x0, inv)));
-            const __m128i q1 = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x1, inv)));
-            const float scale = some ? max / 127.0f : 0.0f;
-            uint32_t q[8];
-            _mm256_storeu_si256((void *)q, _mm256_set_m128i(q1, q0));
-            uint32_t *to = (uint32_t *)(void *)panel + b * 8 * pw + c;
-            for (int i = 0; i < 8; i++) to[i * pw] = keep != 0.0f ? q[i] : 0;
-            d[b * pw + c] = scale;
-            /* Sums of four bytes a lane, then of the lanes of each half. */
-            __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), _mm256_set_m128i(q1, q0));
-            s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0x4E));
-            s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0xB1));
-            const int32_t h0 = keep != 0.0f ? _mm256_extract_epi32(s, 0) : 0;
-            const int32_t h1 = keep != 0.0f ? _mm256_extract_epi32(s, 4) : 0;
-            for (int k = 0; k < ns; k++) {
-                const int32_t sum = ns == 1 ? h0 + h1 : k ? h1 : h0;
-                const int64_t at = (b * ns + k) * pw + c;
-                sumf[at] = scale * (float)sum;
-                init[0][at] = -o0 * sum;
-                init[1][at] = -o1 * sum;
-                init[2][at] = -o2 * sum;
+    static const float zeros[LIN_BLK];
+    const int pw = a->pw;
+    const int64_t n_items = l->n_blk * pw;
+    _Alignas(64) u8 q[SUPER * LIN_BLK + 256]; /* interleave reads a little past a block */
+    _Alignas(64) uint32_t index[4 * 16];
+    for (int o = 0; o < 8 * pw; o++) index[o] = (uint32_t)(o % pw * 8 + o / pw);
+    int c = 0;
+    for (int64_t t0 = 0, b = 0; t0 < n_items; t0 += SUPER) {
+        const int n = (int)OB_MIN(SUPER, n_items - t0);
+        u8 *to = panel + t0 * LIN_BLK;
+        for (int s = 0; s < n; s += ITEMS) {
+            const float *p[ITEMS];
+            for (int i = 0; i < ITEMS; i++) {
+                p[i] = s + i < n && c < n_valid ? x + c * ldx + b * LIN_BLK : zeros;
+                if (++c == pw) c = 0, b++;
             }
+            const __m512 max = item_max(p), top = _mm512_set1_ps(127.0f);
+            const __mmask16 some = _mm512_cmp_ps_mask(max, _mm512_set1_ps(LIN_ACT_TINY), _CMP_GT_OQ);
+            _Alignas(64) float inv[ITEMS];
+            _mm512_store_ps(inv, _mm512_maskz_div_ps(some, top, max));
+            __m512i half0, half1;
+            item_codes(p, inv, q + s * LIN_BLK, &half0, &half1);
+            const __mmask16 k = n - s >= ITEMS ? 0xffff : (__mmask16)((1u << (n - s)) - 1);
+            item_planes(a, n_items, panel, t0 + s, k, _mm512_maskz_div_ps(some, max, top), half0, half1);
+        }
+        switch (pw) {
+        case 1: interleave(q, n, 1, index, to); break;
+        case 2: interleave(q, n / 2, 2, index, to); break;
+        case 3: interleave(q, n / 3, 3, index, to); break;
+        case 4: interleave(q, n / 4, 4, index, to); break;
+        case 6: interleave(q, n / 6, 6, index, to); break;
+        default: interleave(q, n / 8, 8, index, to); break;
         }
     }
 }
 
 /* The part of a panel that starts at unit b. */
-typedef struct cols { const int32_t *q, *init; const float *d, *sum; } cols;
+typedef struct cols {
+    const int32_t *q, *init;
+    const float *d, *sum;
+    int64_t sub; /* from one sub-block's plane of init and sum to the next */
+} cols;
 
 AI cols cols_of(const lin_format f, const int pw, const lin_job *j, int64_t p, int64_t b)
 {
     const u8 *at = j->act + (size_t)p * j->a.panel_bytes;
-    const int64_t sub = b * lin_fmt[f].n_sub * pw;
     return (cols){(const int32_t *)(const void *)at + b * 8 * pw,
-                  (const int32_t *)(const void *)(at + j->a.off_init[lin_init_index(f)]) + sub,
+                  (const int32_t *)(const void *)(at + j->a.off_init[lin_init_index(f)]) + b * pw,
                   (const float *)(const void *)(at + j->a.off_d) + b * pw,
-                  (const float *)(const void *)(at + j->a.off_sum) + sub};
+                  (const float *)(const void *)(at + j->a.off_sum) + b * pw, j->l->n_blk * pw};
 }
 
 /* Bias, scale, residual, and the store of 16 rows of one column. */
@@ -173,7 +271,7 @@ AI void direct_sub(const lin_format f, const int nc, const u8 *code, const cols 
     __m512i odd[8];
 #pragma GCC unroll 8
     for (int c = 0; c < nc; c++) {
-        acc[c] = lin_fmt[f].off ? _mm512_set1_epi32(x->init[(b * ns + s) * nc + c]) : _mm512_setzero_si512();
+        acc[c] = lin_fmt[f].off ? _mm512_set1_epi32(x->init[s * x->sub + b * nc + c]) : _mm512_setzero_si512();
         odd[c] = _mm512_setzero_si512();
     }
 #pragma GCC unroll 8
@@ -221,7 +319,7 @@ AI void direct_group(const lin_format f, const int nc, const lin_job *j, const g
             const __m512 mn = scales(f, g, b, s, 1);
 #pragma GCC unroll 8
             for (int c = 0; c < nc; c++)
-                sum[c] = _mm512_fmadd_ps(mn, _mm512_set1_ps(x->sum[(b * ns + s) * nc + c]), sum[c]);
+                sum[c] = _mm512_fmadd_ps(mn, _mm512_set1_ps(x->sum[s * x->sub + b * nc + c]), sum[c]);
         }
     }
 }
@@ -284,7 +382,7 @@ AI void tile_micro(const int off, const int min, const int ns, const tile *t, in
             __m512i a0[PW], a1[PW];
 #pragma GCC unroll 6
             for (int c = 0; c < PW; c++)
-                a0[c] = a1[c] = off ? _mm512_set1_epi32(x->init[(b * ns + s) * PW + c]) : _mm512_setzero_si512();
+                a0[c] = a1[c] = off ? _mm512_set1_epi32(x->init[s * x->sub + b * PW + c]) : _mm512_setzero_si512();
 #pragma GCC unroll 8
             for (int i = s * 8 / ns; i < (s + 1) * 8 / ns; i++) {
                 const __m512i w0 = _mm512_load_si512(t->q[b][i][0]), w1 = _mm512_load_si512(t->q[b][i][1]);
@@ -309,7 +407,7 @@ AI void tile_micro(const int off, const int min, const int ns, const tile *t, in
             const __m512 m0 = _mm512_load_ps(t->m[b][s]), m1 = _mm512_load_ps(t->m[b][s] + 16);
 #pragma GCC unroll 6
             for (int c = 0; c < PW; c++) {
-                const __m512 d = _mm512_set1_ps(x->sum[(b * ns + s) * PW + c]);
+                const __m512 d = _mm512_set1_ps(x->sum[s * x->sub + b * PW + c]);
                 f0[c] = _mm512_fmadd_ps(m0, d, f0[c]);
                 f1[c] = _mm512_fmadd_ps(m1, d, f1[c]);
             }
