@@ -246,6 +246,46 @@ static void test_types_exact(void **state)
     each_type(true);
 }
 
+/* The largest codes against the largest activations: nothing may saturate or overflow on the way. */
+static void test_extremes(void **state)
+{
+    (void)state;
+    enum { K = 256, N = 16, M = 26 };
+    static const struct { ob_type type; int n, off[2]; } cases[] = {
+        {OB_Q4_0, 1, {0}}, {OB_Q4_1, 2, {0, 2}}, {OB_Q5_0, 1, {0}}, {OB_Q5_1, 2, {0, 2}},
+        {OB_Q8_0, 1, {0}}, {OB_Q2_K, 2, {80, 82}}, {OB_Q3_K, 1, {108}}, {OB_Q4_K, 2, {0, 2}},
+        {OB_Q5_K, 2, {0, 2}}, {OB_Q6_K, 1, {208}}, {OB_IQ4_NL, 1, {0}}, {OB_IQ4_XS, 1, {0}}};
+    static const uint8_t fills[] = {0xff, 0x00, 0x80, 0x7f, 0xf0, 0x0f};
+    static float x[M * K], first[M * N], y[M * N], f32[N * K];
+    for (int i = 0; i < M * K; i++) x[i] = i / K % 3 == 2 ? (i % 2 ? 1.0f : -1.0f) : i / K % 3 ? -1.0f : 1.0f;
+    for (size_t t = 0; t < OB_COUNT(cases); t++)
+        for (size_t v = 0; v < OB_COUNT(fills); v++) {
+            const ob_type_info *ti = ob_type_get(cases[t].type);
+            const size_t all = ob_type_row_bytes(cases[t].type, K) * N;
+            const uint16_t one = ob_f32_to_f16(1.0f);
+            weight w = {.desc = {.name = ti->name, .type = cases[t].type, .ne = {K, N, 1, 1}, .n_bytes = all,
+                                 .use = OB_USE_LINEAR}, .bytes = malloc(all), .f32 = f32};
+            memset(w.bytes, fills[v], all);
+            for (size_t b = 0; b < all; b += (size_t)ti->block_bytes)
+                for (int i = 0; i < cases[t].n; i++) memcpy(w.bytes + b + cases[t].off[i], &one, 2);
+            w.desc.data = w.bytes;
+            ti->dequant(w.bytes, f32, N * K);
+            for (int level = OB_CPU_C; level <= OB_CPU_AVX512; level++) {
+                if (!have_level((ob_cpu_level)level)) continue;
+                ob_lin *l = pack(&w, (ob_cpu_level)level, false);
+                product(l, 0, x, K, M, level == OB_CPU_C ? first : y, 1, NULL);
+                assert_true(worst_error(&w, x, 3, level == OB_CPU_C ? first : y, true) < 2e-6);
+                if (level != OB_CPU_C) assert_memory_equal(first, y, sizeof y);
+                for (int m = 1; m <= 8; m++) {
+                    product(l, 0, x, K, m, y, 1, NULL);
+                    assert_memory_equal(first, y, (size_t)m * N * sizeof *y);
+                }
+                ob_lin_free(l);
+            }
+            free(w.bytes);
+        }
+}
+
 /* Float weights may have any K. */
 static void test_odd_k(void **state)
 {
@@ -423,7 +463,7 @@ int main(void)
     if (!golden) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types),    cmocka_unit_test(test_types_exact),
-        cmocka_unit_test(test_odd_k),    cmocka_unit_test(test_rounding_bound),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_odd_k),    cmocka_unit_test(test_rounding_bound),
         cmocka_unit_test(test_epilogue), cmocka_unit_test(test_residual_in_place),
         cmocka_unit_test(test_experts),  cmocka_unit_test(test_bad),
         cmocka_unit_test(test_level),

@@ -16,7 +16,7 @@ static const lin_kernels *kernels_of(ob_cpu_level level)
 {
 #if defined(__x86_64__)
     if (level >= OB_CPU_AVX512) return &lin_kernels_avx512;
-    
+    if (level >= OB_CPU_AVX2) return &lin_kernels_avx2;
 #endif
     (void)level;
     return &lin_kernels_c;

@@ -183,6 +183,6 @@ struct lin_kernels {
     void (*mul_f32)(const lin_job *j); /* f32 activations */
 };
 
-extern const lin_kernels lin_kernels_c, lin_kernels_avx512;
+extern const lin_kernels lin_kernels_c, lin_kernels_avx2, lin_kernels_avx512;
 
 #endif
