@@ -13,7 +13,7 @@ static void add_str(ob_buf *out, const char *name, const char *value)
     ob_buf_add_json(out, value, strlen(value));
 }
 
-/* --- health ---------------------------------------------------------------------------------------- */
+/* --- health ---------------------------------------------------------------------------------- */
 
 void ob_route_health(ob_conn *c)
 {
@@ -33,14 +33,15 @@ void ob_route_health(ob_conn *c)
     ob_buf_deinit(&out);
 }
 
-/* --- models ---------------------------------------------------------------------------------------- */
+/* --- models ---------------------------------------------------------------------------------- */
 
 static void add_model(const ob_server *s, ob_buf *out)
 {
     const ob_engine_info *i = &s->info;
     ob_buf_addc(out, '{');
     add_str(out, "id", s->model_id);
-    ob_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"1bit\",", (long long)s->created);
+    ob_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"1bit\",",
+                (long long)s->created);
     add_str(out, "device", i->device.kind);
     ob_buf_adds(out, ",\"meta\":{");
     add_str(out, "name", i->name);
@@ -51,8 +52,8 @@ static void add_model(const ob_server *s, ob_buf *out)
     ob_buf_addf(out,
                 ",\"n_params\":%llu,\"size\":%llu,\"n_vocab\":%d,\"n_ctx\":%d,\"n_ctx_train\":%d,"
                 "\"n_embd\":%d,\"n_layer\":%d}}",
-                (unsigned long long)i->n_params, (unsigned long long)i->n_bytes, i->n_vocab, i->n_ctx,
-                i->n_ctx_train, i->n_embd, i->n_layer);
+                (unsigned long long)i->n_params, (unsigned long long)i->n_bytes, i->n_vocab,
+                i->n_ctx, i->n_ctx_train, i->n_embd, i->n_layer);
 }
 
 void ob_route_models(ob_conn *c)
@@ -85,7 +86,7 @@ void ob_route_model(ob_conn *c)
     ob_buf_deinit(&out);
 }
 
-/* --- tokens (worker) ------------------------------------------------------------------------------- */
+/* --- tokens (worker) ------------------------------------------------------------------------- */
 
 static ob_status parse_body(ob_job *job)
 {
@@ -151,8 +152,8 @@ static ob_status run_tokenize(ob_job *job)
     int32_t *ids;
     size_t n;
     unsigned flags = (add_special ? OB_TOK_BOS : 0u) | (parse_special ? OB_TOK_SPECIAL : 0u);
-    OB_TRY(ob_tok_encode(tok, json_string_value(content), json_string_length(content), flags, &ids, &n,
-                         &job->err));
+    OB_TRY(ob_tok_encode(tok, json_string_value(content), json_string_length(content), flags, &ids,
+                         &n, &job->err));
     ob_buf_adds(&job->reply, "{\"tokens\":[");
     for (size_t i = 0; i < n; i++) {
         if (i) ob_buf_addc(&job->reply, ',');
@@ -218,7 +219,7 @@ void ob_route_tokenize(ob_conn *c) { start_job(c, run_tokenize); }
 void ob_route_detokenize(ob_conn *c) { start_job(c, run_detokenize); }
 void ob_route_apply_template(ob_conn *c) { start_job(c, run_apply_template); }
 
-/* --- properties and slots --------------------------------------------------------------------------- */
+/* --- properties and slots -------------------------------------------------------------------- */
 
 static void add_number(ob_buf *out, const char *name, double x)
 {
@@ -285,21 +286,22 @@ void ob_route_slots(ob_conn *c)
     ob_buf_addc(&out, '[');
     for (int i = 0; i < n; i++) {
         const ob_slot_info *t = &slots[i];
-        ob_buf_addf(&out,
-                    "%s{\"id\":%d,\"n_ctx\":%d,\"is_processing\":%s,\"state\":\"%s\",\"n_prompt\":%d,"
-                    "\"n_cached\":%d,\"n_past\":%d,\"n_decoded\":%d}",
-                    i ? "," : "", t->id, s->info.n_ctx, t->busy ? "true" : "false",
-                    !t->busy        ? "idle"
-                    : t->prefilling ? "prefill"
-                                    : "decode",
-                    t->n_prompt, t->n_cached, t->n_past, t->n_gen);
+        ob_buf_addf(
+            &out,
+            "%s{\"id\":%d,\"n_ctx\":%d,\"is_processing\":%s,\"state\":\"%s\",\"n_prompt\":%d,"
+            "\"n_cached\":%d,\"n_past\":%d,\"n_decoded\":%d}",
+            i ? "," : "", t->id, s->info.n_ctx, t->busy ? "true" : "false",
+            !t->busy        ? "idle"
+            : t->prefilling ? "prefill"
+                            : "decode",
+            t->n_prompt, t->n_cached, t->n_past, t->n_gen);
     }
     ob_buf_addc(&out, ']');
     ob_conn_reply_json(c, &out);
     ob_buf_deinit(&out);
 }
 
-/* --- chat page ---------------------------------------------------------------------------------------- */
+/* --- chat page ------------------------------------------------------------------------------- */
 
 bool ob_route_web(ob_conn *c)
 {
@@ -311,13 +313,14 @@ bool ob_route_web(ob_conn *c)
     ob_buf headers;
     ob_buf_init(&headers, 2048);
     /* Nothing from outside, no inline script, no frame around the page. */
-    ob_buf_addf(&headers,
-                "ETag: %s\r\nCache-Control: no-cache\r\n"
-                "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
-                "img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; "
-                "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
-                "Referrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n",
-                a->etag);
+    ob_buf_addf(
+        &headers,
+        "ETag: %s\r\nCache-Control: no-cache\r\n"
+        "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+        "img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; "
+        "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+        "Referrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n",
+        a->etag);
     ob_conn_reply(c, same ? 304 : 200, a->content_type, ob_buf_str(&headers), a->data,
                   same ? 0 : a->len);
     ob_buf_deinit(&headers);

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/math.h"
 
-/* --- request (worker) ------------------------------------------------------------------------------ */
+/* --- request (worker) ------------------------------------------------------------------------ */
 
 /* The text of the last message, when it is an assistant's; NULL otherwise. */
 static const char *final_assistant_text(const json_t *messages, size_t *len)
@@ -28,8 +28,9 @@ static ob_status cut_after_final(ob_job *job, const json_t *messages, size_t fro
     size_t len;
     const char *text = final_assistant_text(messages, &len);
     if (!text)
-        return ob_job_fail(job, "continue_final_message", OB_E_INVALID,
-                           "'continue_final_message' needs a last message of the assistant with text");
+        return ob_job_fail(
+            job, "continue_final_message", OB_E_INVALID,
+            "'continue_final_message' needs a last message of the assistant with text");
     for (size_t i = out->len - OB_MIN(len, out->len) + 1; i-- > from;) {
         if (i + len > out->len || memcmp(out->data + i, text, len) != 0) continue;
         out->len = i + len;
@@ -103,7 +104,7 @@ static ob_status prepare_chat(ob_job *job)
     return st;
 }
 
-/* --- replies (io thread) ------------------------------------------------------------------------------ */
+/* --- replies (io thread) --------------------------------------------------------------------- */
 
 static void add_one_logprob(ob_gen *g, int32_t id, float lp, ob_buf *out)
 {
@@ -174,8 +175,8 @@ static void chat_chunk_end(ob_gen *g, ob_choice *c, ob_buf *out)
     ob_reasoning_finish(&c->split, &c->reasoning, &c->text);
     if (c->text.len || c->reasoning.len || !c->role_sent) add_delta(g, c, NULL, out);
     ob_gen_begin_frame(g, out);
-    ob_buf_addf(out, "{\"index\":%d,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}", c->index,
-                ob_gen_finish_name(c));
+    ob_buf_addf(out, "{\"index\":%d,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}",
+                c->index, ob_gen_finish_name(c));
     ob_gen_end_frame(g, &c->timings, out);
 }
 

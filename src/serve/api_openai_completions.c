@@ -6,7 +6,7 @@
 #include "base/math.h"
 #include "base/utf8.h"
 
-/* --- request (worker) ------------------------------------------------------------------------------ */
+/* --- request (worker) ------------------------------------------------------------------------ */
 
 static ob_status read_text_prompt(ob_gen *g, ob_prompt *p, const json_t *v)
 {
@@ -34,8 +34,9 @@ static ob_status read_ids_prompt(ob_gen *g, ob_prompt *p, const json_t *v)
 
 static ob_status read_prompts(ob_gen *g)
 {
-    static const char wanted[] = "'prompt' must be a string, a list of strings, a list of token ids, "
-                                 "or a list of such lists";
+    static const char wanted[] =
+        "'prompt' must be a string, a list of strings, a list of token ids, "
+        "or a list of such lists";
     ob_job *job = &g->job;
     const json_t *v = json_object_get(job->json, "prompt");
     const json_t *first = json_array_get(v, 0);
@@ -74,12 +75,12 @@ static ob_status prepare_completions(ob_job *job)
     return ob_gen_make_choices(g, "prompt");
 }
 
-/* --- replies (io thread) ------------------------------------------------------------------------------ */
+/* --- replies (io thread) --------------------------------------------------------------------- */
 
 enum { TOKENS, TOKEN_LPS, TOP_LPS, OFFSETS }; /* the four lists of OpenAI's object, in c->lp */
 
-/* A token as the key of an object: where it is part of a character, its bytes, as OpenAI writes them,
- * since all such parts would read U+FFFD otherwise. */
+/* A token as the key of an object: where it is part of a character, its bytes, as OpenAI writes
+ * them, since all such parts would read U+FFFD otherwise. */
 static void add_key(ob_gen *g, int32_t id, ob_buf *out)
 {
     size_t len;
@@ -159,8 +160,8 @@ static void completions_chunk_end(ob_gen *g, ob_choice *c, ob_buf *out)
 {
     echo_prompt(g, c, out);
     ob_gen_begin_frame(g, out);
-    ob_buf_addf(out, "{\"index\":%d,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"%s\"}", c->index,
-                ob_gen_finish_name(c));
+    ob_buf_addf(out, "{\"index\":%d,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"%s\"}",
+                c->index, ob_gen_finish_name(c));
     ob_gen_end_frame(g, &c->timings, out);
 }
 

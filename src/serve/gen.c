@@ -2,9 +2,10 @@
  *
  *   prepare (worker) -> submit (io) -> tokens (engine -> mailbox -> io) -> frames or one reply
  *
- * The engine's callback copies a token into the choice's buffer under the mailbox's lock and returns;
- * everything else happens here, on the io thread. A generation outlives its connection: when the
- * client goes, its engine requests are cancelled, and it is freed when the last of them has ended. */
+ * The engine's callback copies a token into the choice's buffer under the mailbox's lock and
+ * returns; everything else happens here, on the io thread. A generation outlives its connection:
+ * when the client goes, its engine requests are cancelled, and it is freed when the last of them
+ * has ended. */
 #include "serve/serve_int.h"
 
 #include <math.h>
@@ -18,7 +19,8 @@
 #include "base/math.h"
 
 #define PING_S 15
-#define INCOMING_BYTES 4096 /* reserved at the start: enough for a step's tokens, log-probabilities too */
+#define INCOMING_BYTES \
+    4096 /* reserved at the start: enough for a step's tokens, log-probabilities too */
 
 typedef struct record { /* followed by ob_logprob[n_top], then text */
     int32_t id;
@@ -29,7 +31,7 @@ typedef struct record { /* followed by ob_logprob[n_top], then text */
 
 static void gen_fail(ob_gen *g, const ob_err *err);
 
-/* --- engine thread ------------------------------------------------------------------------------- */
+/* --- engine thread --------------------------------------------------------------------------- */
 
 static void on_engine_event(void *arg, const ob_event *ev)
 {
@@ -59,7 +61,7 @@ static void on_engine_event(void *arg, const ob_event *ev)
     if (wake) ob_mbox_wake(m);
 }
 
-/* --- pieces of replies ---------------------------------------------------------------------------- */
+/* --- pieces of replies ----------------------------------------------------------------------- */
 
 const char *ob_gen_finish_name(const ob_choice *c)
 {
@@ -120,10 +122,11 @@ static void add_usage(ob_gen *g, ob_buf *out)
         n_cached += g->choices[i * (size_t)g->params.n].timings.n_cached;
     }
     for (int32_t i = 0; i < g->n_choices; i++) n_gen += g->choices[i].timings.n_gen;
-    ob_buf_addf(out,
-                "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-                "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-                n_prompt, n_gen, n_prompt + n_gen, n_cached);
+    ob_buf_addf(
+        out,
+        "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+        n_prompt, n_gen, n_prompt + n_gen, n_cached);
 }
 
 static void add_header(ob_gen *g, const char *object, ob_buf *out)
@@ -151,7 +154,7 @@ void ob_gen_end_frame(ob_gen *g, const ob_timings *t, ob_buf *out)
     ob_buf_adds(out, "}\n\n");
 }
 
-/* --- sending --------------------------------------------------------------------------------------- */
+/* --- sending --------------------------------------------------------------------------------- */
 
 /* Send the frames gathered in g->out. */
 static void flush_frames(ob_gen *g)
@@ -203,7 +206,7 @@ static void finish_ok(ob_gen *g)
     g->job.conn = NULL;
 }
 
-/* --- life -------------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------ */
 
 static void gen_destroy(ob_job *job)
 {
@@ -292,13 +295,14 @@ static void submit(ob_gen *g, ob_choice *c)
     else gen_fail(g, &err);
 }
 
-/* The other choices of a prompt wait for the first one's news, so that they find it in the cache. */
+/* The other choices of a prompt wait for the first one's news, so that they find it in the cache.
+ */
 static void submit_siblings(ob_gen *g, ob_choice *first)
 {
     for (int32_t i = 1; i < g->params.n && !g->failed && g->job.conn; i++) submit(g, first + i);
 }
 
-/* --- tokens on the io thread -------------------------------------------------------------------------- */
+/* --- tokens on the io thread ----------------------------------------------------------------- */
 
 static void take_token(ob_gen *g, ob_choice *c, const ob_token *t)
 {
@@ -386,7 +390,7 @@ static void on_ping(evutil_socket_t fd, short what, void *arg)
     gen_settle(g);
 }
 
-/* --- start --------------------------------------------------------------------------------------------- */
+/* --- start ----------------------------------------------------------------------------------- */
 
 static void gen_prepared(ob_job *job)
 {
@@ -427,7 +431,8 @@ void ob_gen_start(ob_conn *c, const ob_gen_api *api, ob_status (*prepare)(ob_job
     unsigned char r[12];
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) memset(r, 0, sizeof r);
     int n = snprintf(g->id, sizeof g->id, "%s", api->id_prefix);
-    for (size_t i = 0; i < sizeof r; i++) n += snprintf(g->id + n, sizeof g->id - (size_t)n, "%02x", r[i]);
+    for (size_t i = 0; i < sizeof r; i++)
+        n += snprintf(g->id + n, sizeof g->id - (size_t)n, "%02x", r[i]);
     ob_buf_init(&g->out, OB_MAX_REPLY_BYTES);
     g->job.run = prepare;
     g->job.finish = gen_prepared;
@@ -450,7 +455,7 @@ void ob_gen_cancel_all(ob_server *s)
     }
 }
 
-/* --- worker ----------------------------------------------------------------------------------------------- */
+/* --- worker ---------------------------------------------------------------------------------- */
 
 static ob_status check_prompt(ob_gen *g, const ob_prompt *p, const char *param)
 {
@@ -458,9 +463,10 @@ static ob_status check_prompt(ob_gen *g, const ob_prompt *p, const char *param)
     long n_ctx = job->srv->info.n_ctx;
     if (p->n_ids == 0) return ob_job_fail(job, param, OB_E_INVALID, "the prompt is empty");
     if ((long)p->n_ids < n_ctx) return OB_OK;
-    ob_job_fail(job, param, OB_E_CONTEXT_LENGTH,
-                "the prompt has %zu tokens; the context holds %ld, of which one must be left to answer",
-                p->n_ids, n_ctx);
+    ob_job_fail(
+        job, param, OB_E_CONTEXT_LENGTH,
+        "the prompt has %zu tokens; the context holds %ld, of which one must be left to answer",
+        p->n_ids, n_ctx);
     job->err.n_prompt_tok = (long)p->n_ids;
     job->err.n_ctx = n_ctx;
     return OB_E_CONTEXT_LENGTH;
@@ -480,7 +486,8 @@ ob_status ob_gen_make_choices(ob_gen *g, const char *param)
     ob_job *job = &g->job;
     const ob_server *s = job->srv;
     if (!s->info.causal)
-        return ob_job_fail(job, NULL, OB_E_UNSUPPORTED, "this model is an encoder: it cannot generate");
+        return ob_job_fail(job, NULL, OB_E_UNSUPPORTED,
+                           "this model is an encoder: it cannot generate");
     OB_TRY(ob_sampler_check(&g->params.sampler, s->info.n_vocab, &job->err));
     for (size_t i = 0; i < g->n_prompts; i++) OB_TRY(check_prompt(g, &g->prompts[i], param));
     size_t n = g->n_prompts * (size_t)g->params.n;

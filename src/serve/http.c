@@ -4,9 +4,9 @@
  *     \_________________refused_________________________\---------> CLOSING (flush, then linger)
  *
  * A refusal in the middle of an upload closes with a linger: the answer is sent, our side is shut,
- * and what still comes is thrown away for a moment, since a reset would destroy the answer on its way.
- * A peer that closes its side while its request is being handled counts as gone: that is the only sign
- * of a client that died during prefill, when nothing is being written to it. */
+ * and what still comes is thrown away for a moment, since a reset would destroy the answer on its
+ * way. A peer that closes its side while its request is being handled counts as gone: that is the
+ * only sign of a client that died during prefill, when nothing is being written to it. */
 #include "serve/serve_int.h"
 
 #include <errno.h>
@@ -74,7 +74,7 @@ static const ob_route k_routes[] = {
 static void conn_process(ob_conn *c);
 static void conn_kill(ob_conn *c);
 
-/* --- small things ----------------------------------------------------------------------------- */
+/* --- small things ---------------------------------------------------------------------------- */
 
 ob_server *ob_conn_server(ob_conn *c) { return c->srv; }
 const ob_http_head *ob_conn_head(const ob_conn *c) { return &c->head; }
@@ -111,7 +111,7 @@ static void charge_body(ob_conn *c, size_t n_bytes)
     c->body_charged = n_bytes;
 }
 
-/* --- replies ---------------------------------------------------------------------------------- */
+/* --- replies --------------------------------------------------------------------------------- */
 
 static const char *reason_of(int code)
 {
@@ -236,7 +236,8 @@ void ob_serve_write_error(ob_buf *out, const ob_err *err, const char *param)
     const ob_status_info *info = ob_status_describe(err->code);
     const char *code = info->openai_code;
     /* The one place where OpenAI has a code of its own for a kind of thing that is not there. */
-    if (err->code == OB_E_NOT_FOUND && param && strcmp(param, "model") == 0) code = "model_not_found";
+    if (err->code == OB_E_NOT_FOUND && param && strcmp(param, "model") == 0)
+        code = "model_not_found";
     write_error(out, err->text, info->openai_type, code, param, err);
 }
 
@@ -263,7 +264,8 @@ void ob_conn_reply_err(ob_conn *c, const ob_err *err, const char *param)
 }
 
 /* A request that cannot be read further: the connection ends with this answer. */
-static void refuse(ob_conn *c, int http_code, const char *type, const char *code, const char *message)
+static void refuse(ob_conn *c, int http_code, const char *type, const char *code,
+                   const char *message)
 {
     c->keep_alive = false;
     reply_refusal(c, http_code, NULL, type, code, message);
@@ -296,7 +298,7 @@ void ob_conn_stream_end(ob_conn *c)
     end_request(c);
 }
 
-/* --- guards and routing ------------------------------------------------------------------------ */
+/* --- guards and routing ---------------------------------------------------------------------- */
 
 static bool key_is_right(const ob_conn *c)
 {
@@ -382,7 +384,8 @@ static bool admit(ob_conn *c)
     if (!r) {
         if (is_get && ob_route_web(c)) return false;
         char text[512];
-        snprintf(text, sizeof text, "there is no route %.*s here (see docs/api.md for those there are)",
+        snprintf(text, sizeof text,
+                 "there is no route %.*s here (see docs/api.md for those there are)",
                  (int)OB_MIN(h->path.len, 200u), h->path.data);
         reply_refusal(c, 404, NULL, "invalid_request_error", "not_found", text);
         return false;
@@ -396,7 +399,8 @@ static bool admit(ob_conn *c)
     }
     if (s->n_keys && !(r->flags & OB_ROUTE_OPEN) && !key_is_right(c)) {
         reply_refusal(c, 401, "WWW-Authenticate: Bearer\r\n", "authentication_error",
-                      "invalid_api_key", "the API key is missing or wrong (Authorization: Bearer KEY)");
+                      "invalid_api_key",
+                      "the API key is missing or wrong (Authorization: Bearer KEY)");
         return false;
     }
     if (!s->engine && !(r->flags & OB_ROUTE_NO_MODEL)) {
@@ -425,7 +429,7 @@ static bool admit(ob_conn *c)
     return true;
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading --------------------------------------------------------------------------------- */
 
 /* Each step returns whether another one may follow at once. */
 static bool step_head(ob_conn *c)
@@ -433,7 +437,8 @@ static bool step_head(ob_conn *c)
     struct evbuffer *in = bufferevent_get_input(c->bev);
     if (ob_conn_backlog(c) > PIPELINE_BACKLOG_BYTES) return false; /* on_write goes on */
     char first;
-    while (!c->head_begun && evbuffer_copyout(in, &first, 1) == 1 && (first == '\r' || first == '\n'))
+    while (!c->head_begun && evbuffer_copyout(in, &first, 1) == 1 &&
+           (first == '\r' || first == '\n'))
         evbuffer_drain(in, 1); /* RFC 9112 2.2: empty lines before a request are ignored */
     size_t have = evbuffer_get_length(in);
     if (!have) return false;
@@ -537,7 +542,7 @@ static void conn_process(ob_conn *c)
     c->processing = false;
 }
 
-/* --- life of a connection ------------------------------------------------------------------------ */
+/* --- life of a connection -------------------------------------------------------------------- */
 
 /* Unlink; memory goes at the end of the loop's turn, since callers up the stack may hold c. */
 static void conn_kill(ob_conn *c)
@@ -655,7 +660,8 @@ static bool conn_init(ob_conn *c, ob_server *s, evutil_socket_t fd)
     bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
     bufferevent_setwatermark(c->bev, EV_READ, 0, READ_CHUNK_BYTES);
     double t = s->params.timeout_s;
-    struct timeval stall = {.tv_sec = (time_t)t, .tv_usec = (suseconds_t)((t - (double)(time_t)t) * 1e6)};
+    struct timeval stall = {.tv_sec = (time_t)t,
+                            .tv_usec = (suseconds_t)((t - (double)(time_t)t) * 1e6)};
     bufferevent_set_timeouts(c->bev, NULL, &stall);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     arm(c, t);
@@ -685,7 +691,7 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     s->n_conns++;
 }
 
-/* --- listening ------------------------------------------------------------------------------------ */
+/* --- listening ------------------------------------------------------------------------------- */
 
 static void resume_accept(evutil_socket_t fd, short what, void *arg)
 {
@@ -737,7 +743,8 @@ static bool is_loopback_addr(const struct sockaddr *sa)
 static ob_status listen_on(ob_server *s, struct addrinfo *ai, ob_err *err)
 {
     if (s->port) { /* the second address of a name, when the first was given a free port */
-        if (ai->ai_family == AF_INET6) ((struct sockaddr_in6 *)ai->ai_addr)->sin6_port = htons((uint16_t)s->port);
+        if (ai->ai_family == AF_INET6)
+            ((struct sockaddr_in6 *)ai->ai_addr)->sin6_port = htons((uint16_t)s->port);
         else ((struct sockaddr_in *)ai->ai_addr)->sin_port = htons((uint16_t)s->port);
     }
     struct evconnlistener *l = evconnlistener_new_bind(

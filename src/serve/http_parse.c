@@ -1,6 +1,6 @@
 /* HTTP/1.1 messages as RFC 9112 has them, over bytes in memory: the request head and the chunked
- * coding. Pure functions, so that they can be fuzzed; anything unclear is refused, because a proxy in
- * front may read it another way. */
+ * coding. Pure functions, so that they can be fuzzed; anything unclear is refused, because a proxy
+ * in front may read it another way. */
 #include "serve/serve_int.h"
 
 #include <string.h>
@@ -208,7 +208,7 @@ int ob_http_parse_head(const char *bytes, size_t len, ob_http_head *h, const cha
     return 0;
 }
 
-/* --- the chunked coding ------------------------------------------------------------------- */
+/* --- the chunked coding ---------------------------------------------------------------------- */
 
 enum { SIZE, SIZE_EXT, SIZE_LF, DATA, DATA_CR, DATA_LF, TRAILER, TRAILER_LINE, TRAILER_LF, END_LF };
 
@@ -246,7 +246,9 @@ static bool chunk_frame_byte(ob_http_chunks *k, char c)
         return c == '\n';
     case DATA_CR: k->state = DATA_LF; return c == '\r';
     case DATA_LF: k->state = SIZE; return c == '\n';
-    case TRAILER: k->state = c == '\r' ? END_LF : TRAILER_LINE; return c == '\r' || is_token_char((unsigned char)c);
+    case TRAILER:
+        k->state = c == '\r' ? END_LF : TRAILER_LINE;
+        return c == '\r' || is_token_char((unsigned char)c);
     case TRAILER_LINE:
         if (c == '\r') k->state = TRAILER_LF;
         return c == '\r' || is_value_char((unsigned char)c);
@@ -275,7 +277,7 @@ bool ob_http_chunks_feed(ob_http_chunks *k, const char *bytes, size_t len, size_
     return true;
 }
 
-/* --- small readers of header values --------------------------------------------------------- */
+/* --- small readers of header values ---------------------------------------------------------- */
 
 /* "host", "host:port", "[v6]", "[v6]:port" -> host without port and brackets. */
 static ob_sv host_part(ob_sv s)
@@ -308,7 +310,10 @@ static bool is_loopback_name(ob_sv host)
     return n_dots == 3 && n_digits > 0;
 }
 
-bool ob_http_host_is_loopback(ob_sv host_header) { return is_loopback_name(host_part(host_header)); }
+bool ob_http_host_is_loopback(ob_sv host_header)
+{
+    return is_loopback_name(host_part(host_header));
+}
 
 bool ob_http_host_names(ob_sv host_header, const char *name)
 {

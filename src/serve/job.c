@@ -1,5 +1,5 @@
-/* Work that would hold up the io thread (JSON, templates, tokens) goes to a few workers; what they and
- * the engine have to say comes back through one mailbox with an eventfd. */
+/* Work that would hold up the io thread (JSON, templates, tokens) goes to a few workers; what they
+ * and the engine have to say comes back through one mailbox with an eventfd. */
 #include "serve/serve_int.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 
-/* --- mailbox ------------------------------------------------------------------------------------ */
+/* --- mailbox --------------------------------------------------------------------------------- */
 
 static void on_mail(evutil_socket_t fd, short what, void *arg)
 {
@@ -82,7 +82,7 @@ void ob_mbox_post(ob_mbox *m, ob_post *p)
     if (wake) ob_mbox_wake(m);
 }
 
-/* --- workers ------------------------------------------------------------------------------------ */
+/* --- workers --------------------------------------------------------------------------------- */
 
 static void *worker_main(void *arg)
 {
@@ -135,7 +135,7 @@ void ob_workers_stop(ob_workers *w)
     pthread_mutex_destroy(&w->lock);
 }
 
-/* --- jobs --------------------------------------------------------------------------------------- */
+/* --- jobs ------------------------------------------------------------------------------------ */
 
 static void on_job_done(ob_post *p)
 {

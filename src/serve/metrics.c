@@ -60,12 +60,16 @@ static void add_engine(const ob_server *s, ob_buf *out)
     } rows[] = {
         {"requests_total", "counter", "Generations given to the engine.", (double)t.n_requests},
         {"requests_done_total", "counter", "Generations that ended well.", (double)t.n_done},
-        {"requests_failed_total", "counter", "Generations that ended with an error.", (double)t.n_failed},
-        {"requests_cancelled_total", "counter", "Generations whose client went away or that were stopped.", (double)t.n_cancelled},
+        {"requests_failed_total", "counter", "Generations that ended with an error.",
+         (double)t.n_failed},
+        {"requests_cancelled_total", "counter",
+         "Generations whose client went away or that were stopped.", (double)t.n_cancelled},
         {"requests_running", "gauge", "Generations in the batch now.", t.n_running},
         {"requests_waiting", "gauge", "Generations that wait for a place.", t.n_waiting},
-        {"prompt_tokens_total", "counter", "Tokens of prompts that were computed.", (double)t.n_prompt_tok},
-        {"cached_tokens_total", "counter", "Tokens of prompts found in the cache.", (double)t.n_cached_tok},
+        {"prompt_tokens_total", "counter", "Tokens of prompts that were computed.",
+         (double)t.n_prompt_tok},
+        {"cached_tokens_total", "counter", "Tokens of prompts found in the cache.",
+         (double)t.n_cached_tok},
         {"generated_tokens_total", "counter", "Tokens generated.", (double)t.n_gen_tok},
         {"steps_total", "counter", "Batched steps of the model.", (double)t.n_steps},
         {"prompt_seconds_total", "counter", "Time spent in steps that read prompts.", t.prompt_s},
@@ -95,9 +99,12 @@ static void add_http(const ob_server *s, ob_buf *out)
     } rows[] = {
         {"connections", "gauge", "Connections open now.", (uint64_t)s->n_conns},
         {"connections_total", "counter", "Connections accepted.", m->connections},
-        {"connections_refused_total", "counter", "Connections turned away for their number.", m->refused_connections},
-        {"clients_gone_total", "counter", "Clients that left before their reply was complete.", m->client_gone},
-        {"clients_slow_total", "counter", "Clients dropped because they did not read.", m->slow_clients},
+        {"connections_refused_total", "counter", "Connections turned away for their number.",
+         m->refused_connections},
+        {"clients_gone_total", "counter", "Clients that left before their reply was complete.",
+         m->client_gone},
+        {"clients_slow_total", "counter", "Clients dropped because they did not read.",
+         m->slow_clients},
     };
     for (size_t i = 0; i < OB_COUNT(rows); i++) {
         add_head(out, rows[i].name, rows[i].type, rows[i].help);
@@ -114,7 +121,7 @@ void ob_route_metrics(ob_conn *c)
     ob_buf_adds(&out, "onebit_build_info{version=\"" OB_VERSION "\",model=\"");
     add_label(&out, s->model_id);
     ob_buf_adds(&out, "\",device=\"");
-    add_label(&out, s->info.device.kind);
+    add_label(&out, s->engine ? s->info.device.kind : ""); /* the loader still writes it before */
     ob_buf_adds(&out, "\"} 1\n");
     add_head(&out, "ready", "gauge", "1 once the model has been loaded.");
     ob_buf_addf(&out, "onebit_ready %d\n", s->engine ? 1 : 0);
@@ -126,6 +133,7 @@ void ob_route_metrics(ob_conn *c)
                   &s->metrics.first_token);
     add_histogram(&out, "generation_seconds", "From a request's arrival to its last token.",
                   &s->metrics.whole);
-    ob_conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, ob_buf_str(&out), out.len);
+    ob_conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, ob_buf_str(&out),
+                  out.len);
     ob_buf_deinit(&out);
 }

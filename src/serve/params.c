@@ -11,9 +11,10 @@
 #include "base/alloc.h"
 #include "base/math.h"
 
-/* --- JSON ---------------------------------------------------------------------------------------- */
+/* --- JSON ------------------------------------------------------------------------------------ */
 
-/* What jansson may still allocate on this thread; a body of "[[],[]," grows about forty-fold. */
+/* What jansson may still allocate on this thread: a few times the body, since a body of "[[],[],"
+ * would grow about forty-fold. */
 static _Thread_local size_t t_budget = SIZE_MAX;
 static _Thread_local ob_status t_denied; /* why an allocation was refused; jansson does not tell */
 
@@ -57,7 +58,7 @@ ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
         return ob_err_set(err, OB_E_LIMIT, "the request body nests deeper than %u levels",
                           OB_MAX_JSON_DEPTH);
     json_error_t e;
-    t_budget = OB_MAX_JSON_ALLOC_BYTES;
+    t_budget = OB_MIN((size_t)OB_MAX_JSON_ALLOC_BYTES, (16u << 20) + 16 * len);
     t_denied = OB_OK;
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     t_budget = SIZE_MAX;
@@ -66,8 +67,8 @@ ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
     if (!j && t_denied == OB_E_LIMIT)
         return ob_err_set(err, OB_E_LIMIT, "the request body holds too many values");
     if (!j && json_error_code(&e) == json_error_duplicate_key)
-        return ob_err_set(err, OB_E_INVALID, "the request body has a key twice: %s (line %d)", e.text,
-                          e.line);
+        return ob_err_set(err, OB_E_INVALID, "the request body has a key twice: %s (line %d)",
+                          e.text, e.line);
     if (!j)
         return ob_err_set(err, OB_E_INVALID,
                           "the request body is not JSON: %s (line %d, column %d)", e.text, e.line,
@@ -80,7 +81,7 @@ ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
     return OB_OK;
 }
 
-/* --- the table ------------------------------------------------------------------------------------ */
+/* --- the table ------------------------------------------------------------------------------- */
 
 typedef ob_status (*read_fn)(ob_job *job, const char *name, const json_t *v, ob_gen_params *p);
 
@@ -121,7 +122,8 @@ static ob_status read_max_tokens(ob_job *job, const char *name, const json_t *v,
 static ob_status read_seed(ob_job *job, const char *name, const json_t *v, ob_gen_params *p)
 {
     if (!json_is_integer(v)) return wrong_type(job, name, "an integer");
-    p->sampler.has_seed = json_integer_value(v) != -1; /* -1: a random one, as llama-server has it */
+    /* -1: a random one, as llama-server has it */
+    p->sampler.has_seed = json_integer_value(v) != -1;
     p->sampler.seed = (uint64_t)json_integer_value(v);
     return OB_OK;
 }
@@ -155,7 +157,8 @@ static ob_status add_bias(ob_job *job, ob_gen_params *p, ob_logit_bias *list, lo
         return wrong_type(job, "logit_bias", "a map from token ids to numbers");
     if (bias < -100) bias = -INFINITY;
     if (bias > 100)
-        return ob_job_fail(job, "logit_bias", OB_E_INVALID, "'logit_bias' must be from -100 to 100");
+        return ob_job_fail(job, "logit_bias", OB_E_INVALID,
+                           "'logit_bias' must be from -100 to 100");
     if (id < 0 || id >= job->srv->info.n_vocab)
         return ob_job_fail(job, "logit_bias", OB_E_INVALID,
                            "'logit_bias' names token %lld; this model has tokens 0 to %d", id,
@@ -212,7 +215,8 @@ static ob_status read_stream_options(ob_job *job, const char *name, const json_t
             p->include_usage = json_is_true(value);
         else if (strcmp(key, "include_obfuscation") != 0) /* padding; nothing is padded here */
             return ob_job_fail(job, name, OB_E_INVALID,
-                               "'stream_options' knows include_usage (a boolean), not '%.80s'", key);
+                               "'stream_options' knows include_usage (a boolean), not '%.80s'",
+                               key);
     }
     return OB_OK;
 }
@@ -420,7 +424,7 @@ static const field k_fields[] = {
     {.name = "post_sampling_probs", .apis = GEN, .kind = NEUTRAL},
 };
 
-/* Does the value ask for nothing? false, 0, "", [] and {} do; so do the field's own neutral words. */
+/* Does the value ask for nothing? false, 0, "", [] and {} do; so do the field's own words. */
 static bool is_neutral(const field *f, const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -452,10 +456,10 @@ static ob_status read_number(ob_job *job, const field *f, const json_t *v, void 
     if (!json_is_number(v)) return wrong_type(job, f->name, "a number");
     if (!(x >= f->lo && x <= f->hi)) {
         if (f->hi >= INT32_MAX)
-            return ob_job_fail(job, f->name, OB_E_INVALID, "'%s' must be at least %g, not %g", f->name,
-                               f->lo, x);
-        return ob_job_fail(job, f->name, OB_E_INVALID, "'%s' must be from %g to %g, not %g", f->name,
-                           f->lo, f->hi, x);
+            return ob_job_fail(job, f->name, OB_E_INVALID, "'%s' must be at least %g, not %g",
+                               f->name, f->lo, x);
+        return ob_job_fail(job, f->name, OB_E_INVALID, "'%s' must be from %g to %g, not %g",
+                           f->name, f->lo, f->hi, x);
     }
     if (f->kind == INT) *(int32_t *)to = (int32_t)x;
     else *(float *)to = (float)x;
@@ -505,7 +509,8 @@ ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p)
     {
         const field *f = find_field(name, api);
         if (!f)
-            return ob_job_fail(job, name, OB_E_INVALID, "the field '%.60s' is not known here", name);
+            return ob_job_fail(job, name, OB_E_INVALID, "the field '%.60s' is not known here",
+                               name);
         if (json_is_null(v)) continue; /* as if it were absent */
         void *to = (char *)p + f->off;
         switch (f->kind) {
@@ -546,12 +551,14 @@ ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array
     *n = json_array_size(array);
     *ids = ob_arena_array(&job->arena, *n ? *n : 1, sizeof **ids);
     if (!*ids)
-        return ob_job_fail(job, param, OB_E_LIMIT, "'%s' holds more tokens than a request may", param);
+        return ob_job_fail(job, param, OB_E_LIMIT, "'%s' holds more tokens than a request may",
+                           param);
     for (size_t i = 0; i < *n; i++) {
         const json_t *v = json_array_get(array, i);
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v))
-            return ob_job_fail(job, param, OB_E_INVALID, "'%s' must hold token ids (integers)", param);
+            return ob_job_fail(job, param, OB_E_INVALID, "'%s' must hold token ids (integers)",
+                               param);
         if (id < 0 || id >= job->srv->info.n_vocab)
             return ob_job_fail(job, param, OB_E_INVALID,
                                "'%s' holds token %lld; this model has tokens 0 to %d", param,

@@ -1,6 +1,6 @@
 /* serve/serve.h: the HTTP server in front of one loaded model.
  *
- * Owns: connections, limits, keys, the APIs' shapes (OpenAI's and a few of llama-server's own), SSE,
+ * Owns: connections, limits, keys, the APIs' shapes (OpenAI's and a few of llama-server's), SSE,
  * metrics, the chat page. Must not know tensors, devices' insides or command lines.
  *
  * Threads: one io thread runs every connection (libevent), a few workers read requests (JSON,

@@ -55,11 +55,11 @@ typedef struct ob_http_head {
     ob_sv path, query;        /* as they came, percent-encoded */
     int64_t content_length;   /* -1: none given */
     bool chunked, keep_alive, expect_continue;
-    ob_sv host, origin, authorization, x_api_key, if_none_match, cors_method; /* data NULL: absent */
+    ob_sv host, origin, authorization, x_api_key, if_none_match, cors_method; /* NULL: absent */
 } ob_http_head;
 
-/* Parse a whole head, its empty line included. 0, or the HTTP code of the refusal with *why (static).
- * The head borrows from bytes. */
+/* Parse a whole head, its empty line included. 0, or the HTTP code of the refusal with *why
+ * (static). The head borrows from bytes. */
 int ob_http_parse_head(const char *bytes, size_t len, ob_http_head *h, const char **why);
 
 typedef struct ob_http_chunks { /* start from zero */
@@ -67,8 +67,8 @@ typedef struct ob_http_chunks { /* start from zero */
     uint64_t left, n_chunks, frame_bytes;
     bool done;
 } ob_http_chunks;
-/* Decode; *n_used bytes were read (all, unless the end of the body came before). Data is appended to
- * out, whose `failed` the caller looks at. false: not the chunked coding. */
+/* Decode; *n_used bytes were read (all, unless the end of the body came before). Data is appended
+ * to out, whose `failed` the caller looks at. false: not the chunked coding. */
 bool ob_http_chunks_feed(ob_http_chunks *k, const char *bytes, size_t len, size_t *n_used,
                          ob_buf *out);
 
@@ -195,8 +195,8 @@ typedef struct ob_workers {
 OB_MUST_CHECK ob_status ob_workers_start(ob_workers *w, int n, ob_err *err);
 void ob_workers_stop(ob_workers *w); /* joins; queued jobs are still run */
 
-/* A job of `size` bytes (>= sizeof(ob_job), zeroed) for this connection, which takes its body. NULL: no
- * memory, and the reply has been sent. */
+/* A job of `size` bytes (at least sizeof(ob_job), zeroed) for this connection; it takes the body.
+ * NULL: no memory, and the reply has been sent. */
 ob_job *ob_job_new(ob_conn *c, size_t size);
 void ob_job_queue(ob_job *job);
 void ob_job_free(ob_job *job);
@@ -211,7 +211,11 @@ ob_status ob_job_fail(ob_job *job, const char *param, ob_status code, const char
 /* Parse a body into an object. OB_E_FORMAT / OB_E_LIMIT. */
 OB_MUST_CHECK ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err);
 
-typedef enum ob_api_kind { OB_API_CHAT = 1, OB_API_COMPLETIONS = 2, OB_API_TEMPLATE = 4 } ob_api_kind;
+typedef enum ob_api_kind {
+    OB_API_CHAT = 1,
+    OB_API_COMPLETIONS = 2,
+    OB_API_TEMPLATE = 4
+} ob_api_kind;
 
 typedef struct ob_gen_params {
     ob_sampler_params sampler;
@@ -320,8 +324,8 @@ struct ob_gen {
 /* io thread: make the job and queue it; prepare runs on a worker and fills params and prompts. */
 void ob_gen_start(ob_conn *c, const ob_gen_api *api, ob_status (*prepare)(ob_job *job));
 /* Worker: ids of a text, with the refusals that belong to a prompt. */
-OB_MUST_CHECK ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *param, const char *text,
-                                        size_t len, unsigned flags);
+OB_MUST_CHECK ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *param,
+                                        const char *text, size_t len, unsigned flags);
 /* Worker: the prompts are there; makes the choices. */
 OB_MUST_CHECK ob_status ob_gen_make_choices(ob_gen *g, const char *param);
 /* Stop everything that runs (server stop); clients get an error. */
@@ -329,7 +333,8 @@ void ob_gen_cancel_all(ob_server *s);
 
 /* Pieces shared by the APIs' shapes. */
 void ob_gen_begin_frame(ob_gen *g, ob_buf *out);  /* data: {"id":…,"choices":[ */
-void ob_gen_end_frame(ob_gen *g, const ob_timings *t, ob_buf *out); /* ]}\n\n; t NULL: not the last */
+/* ]}\n\n; t NULL: not the choice's last */
+void ob_gen_end_frame(ob_gen *g, const ob_timings *t, ob_buf *out);
 const char *ob_gen_finish_name(const ob_choice *c); /* "stop" or "length" */
 void ob_gen_add_token_text(ob_gen *g, int32_t id, ob_buf *out);  /* JSON string */
 void ob_gen_add_token_bytes(ob_gen *g, int32_t id, ob_buf *out); /* JSON array of bytes */

@@ -27,7 +27,7 @@ void ob_serve_defaults(ob_serve_params *p)
     p->stop_grace_s = 4;
 }
 
-/* --- loading ------------------------------------------------------------------------------------- */
+/* --- loading --------------------------------------------------------------------------------- */
 
 /* The text of a token, or NULL when the vocabulary has none such. */
 static char *token_text(const ob_tok *tok, int32_t id)
@@ -57,12 +57,13 @@ static void load_template(ob_server *s, ob_engine *e)
 static void make_fingerprint(ob_server *s)
 {
     char text[512];
-    int n = snprintf(text, sizeof text, "%s|%s|%s|%s|%llu|%s", OB_VERSION, s->info.arch, s->info.name,
-                     s->info.quant, (unsigned long long)s->info.n_bytes, s->info.device.kind);
+    int n =
+        snprintf(text, sizeof text, "%s|%s|%s|%s|%llu|%s", OB_VERSION, s->info.arch, s->info.name,
+                 s->info.quant, (unsigned long long)s->info.n_bytes, s->info.device.kind);
     unsigned char d[SHA256_DIGEST_LENGTH];
     SHA256((const unsigned char *)text, (size_t)OB_MIN(n, (int)sizeof text - 1), d);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x", d[0], d[1], d[2], d[3],
-             d[4]);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x", d[0], d[1], d[2],
+             d[3], d[4]);
 }
 
 static void *loader_main(void *arg)
@@ -105,11 +106,12 @@ static void on_loaded(ob_post *p)
                 i->load_ms * 1e-3);
 }
 
-/* --- stopping ------------------------------------------------------------------------------------- */
+/* --- stopping -------------------------------------------------------------------------------- */
 
 static bool all_sent(const ob_server *s) { return s->n_jobs == 0 && !ob_http_any_backlog(s); }
 
-/* Runs every STOP_TICK_US from the first stop on: leave when all is answered, cancel when time is up. */
+/* Runs every STOP_TICK_US from the first stop on: leave when all is answered, cancel when time is
+ * up. */
 static void on_stop_tick(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
@@ -157,7 +159,7 @@ void ob_server_stop(ob_server *s)
     ob_mbox_post(&s->mbox, &s->stop_post);
 }
 
-/* --- making ---------------------------------------------------------------------------------------- */
+/* --- making ---------------------------------------------------------------------------------- */
 
 /* "/models/Foo-Q4_1-00001-of-00003.gguf" -> "Foo-Q4_1" */
 static char *stem_of(const char *path)
@@ -181,9 +183,9 @@ static ob_status check_params(const ob_serve_params *p, ob_err *err)
         if (!*p->api_keys[i]) return ob_err_set(err, OB_E_INVALID, "an API key is empty");
     const char *o = p->cors_origin;
     if (o && strcmp(o, "*") != 0 && strncmp(o, "http://", 7) != 0 && strncmp(o, "https://", 8) != 0)
-        return ob_err_set(err, OB_E_INVALID,
-                          "the CORS origin must be '*' or start with http:// or https://, not '%.80s'",
-                          o);
+        return ob_err_set(
+            err, OB_E_INVALID,
+            "the CORS origin must be '*' or start with http:// or https://, not '%.80s'", o);
     return OB_OK;
 }
 
@@ -226,7 +228,7 @@ out:
 
 int ob_server_port(const ob_server *s) { return s->port; }
 
-/* --- running ---------------------------------------------------------------------------------------- */
+/* --- running --------------------------------------------------------------------------------- */
 
 /* After the loop: nothing may be left that points into the engine or a worker. */
 static void wind_up(ob_server *s)
@@ -270,7 +272,8 @@ ob_status ob_server_run(ob_server *s, ob_err *err)
         ob_log_warn("anyone who can reach this address may use the server (see --api-key)");
     event_base_dispatch(s->base);
     wind_up(s);
-    if (!join_loader(s)) return ob_err_set(err, OB_E_CANCELLED, "stopped while the model was loading");
+    if (!join_loader(s))
+        return ob_err_set(err, OB_E_CANCELLED, "stopped while the model was loading");
     if (s->load_err.code != OB_OK) {
         if (err) *err = s->load_err;
         return s->load_err.code;

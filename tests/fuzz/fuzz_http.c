@@ -1,5 +1,6 @@
-/* Promise of serve: any bytes are a request head whose parts lie within the bytes, or a refusal with
- * an HTTP code and a reason; and the chunked coding gives the same however the bytes are cut. */
+/* Promise of serve: any bytes are a request head whose parts lie within the bytes, or a refusal
+ * with an HTTP code and a reason; and the chunked coding gives the same however the bytes are cut.
+ */
 #include "fuzz.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ static void check_head(const char *bytes, size_t len)
     }
     FUZZ_REQUIRE(h.path.len && h.path.data[0] == '/');
     FUZZ_REQUIRE(!(h.chunked && h.content_length >= 0) && h.content_length >= -1);
-    const ob_sv parts[] = {h.query, h.host, h.origin, h.authorization, h.x_api_key, h.if_none_match};
+    const ob_sv parts[] = {h.query,         h.host,      h.origin,
+                           h.authorization, h.x_api_key, h.if_none_match};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) within(parts[i], bytes, len);
     char decoded[64];
     (void)ob_http_percent_decode(h.path, decoded, sizeof decoded);

@@ -30,7 +30,8 @@ static void check_params(const ob_gen_params *p)
     }
 }
 
-static ob_status read_request(ob_server *srv, ob_api_kind api, const char *body, size_t len, bool check)
+static ob_status read_request(ob_server *srv, ob_api_kind api, const char *body, size_t len,
+                              bool check)
 {
     ob_job job = {.srv = srv};
     ob_gen_params p;

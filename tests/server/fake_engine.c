@@ -1,5 +1,6 @@
-/* An engine without a model, behind the same functions as the real one, for tests of the server that
- * need a failure or an exact pace: linked in front of the library, so the real one is left out.
+/* An engine without a model, behind the same functions as the real one, for tests of the server
+ * that need a failure or an exact pace: linked in front of the library, so the real one is left
+ * out.
  *
  * It answers with the prompt's own ids, over and over, one a step for each running request. The
  * environment sets what happens:
@@ -27,7 +28,6 @@ struct ob_request { /* locked by the engine's lock */
     int32_t n_gen;
     double t_submit_ms, t_ready_ms;
     atomic_bool cancelled;
-    bool done;
     ob_detok detok;
 };
 
@@ -51,11 +51,15 @@ static double env_ms(const char *name, double def)
 
 static void sleep_ms(double ms)
 {
-    struct timespec t = {.tv_sec = (time_t)(ms / 1e3), .tv_nsec = (long)((ms - (double)(time_t)(ms / 1e3) * 1e3) * 1e6)};
+    struct timespec t = {.tv_sec = (time_t)(ms / 1e3),
+                         .tv_nsec = (long)((ms - (double)(time_t)(ms / 1e3) * 1e3) * 1e6)};
     nanosleep(&t, NULL);
 }
 
-void ob_engine_defaults(ob_engine_params *p) { memset(p, 0, sizeof *p); }
+void ob_engine_defaults(ob_engine_params *p)
+{
+    memset(p, 0, sizeof *p);
+}
 
 /* One event of a request; with `done`, its last. Called without the lock. */
 static void emit(ob_request *r, int32_t id, bool done, ob_finish finish)
@@ -69,35 +73,37 @@ static void emit(ob_request *r, int32_t id, bool done, ob_finish finish)
     if (id >= 0 && r->p.n_top_logprobs >= 0) {
         ev.chosen = (ob_logprob){id, -0.5f};
         ev.n_top = r->p.n_top_logprobs;
-        for (int32_t i = 0; i < ev.n_top; i++) top[i] = (ob_logprob){(id + i) % r->e->info.n_vocab, -0.5f - (float)i};
+        for (int32_t i = 0; i < ev.n_top; i++)
+            top[i] = (ob_logprob){(id + i) % r->e->info.n_vocab, -0.5f - (float)i};
         ev.top = top;
     }
     ev.text = ob_buf_str(&text);
     ev.text_len = text.len;
     if (finish == OB_FINISH_ERROR && done)
         ob_err_set(&ev.err, OB_E_DEVICE, "the fake device failed, as it was told to");
-    ev.timings = (ob_timings){.n_prompt = (int32_t)r->p.n_prompt, .n_gen = r->n_gen, .prompt_ms = 1, .gen_ms = 1};
+    ev.timings = (ob_timings){
+        .n_prompt = (int32_t)r->p.n_prompt, .n_gen = r->n_gen, .prompt_ms = 1, .gen_ms = 1};
     r->p.on_event(r->p.arg, &ev);
     ob_buf_deinit(&text);
 }
 
-static void step_request(ob_request *r, int fail_after)
+/* True when that was the end: r may be gone by then, freed by its owner. */
+static bool step_request(ob_request *r, int fail_after)
 {
     int32_t max = r->p.max_tokens < 0 ? r->e->info.n_ctx - (int32_t)r->p.n_prompt : r->p.max_tokens;
     if (atomic_load(&r->cancelled)) {
-        r->done = true;
         emit(r, -1, true, OB_FINISH_CANCELLED);
-    } else if (ob_now_ms() < r->t_ready_ms) {
-        return;
-    } else if (fail_after >= 0 && r->n_gen >= fail_after) {
-        r->done = true;
-        emit(r, -1, true, OB_FINISH_ERROR);
-    } else {
-        int32_t id = r->prompt[(size_t)r->n_gen % r->p.n_prompt];
-        r->n_gen++;
-        r->done = r->n_gen >= max;
-        emit(r, id, r->done, OB_FINISH_LENGTH);
+        return true;
     }
+    if (ob_now_ms() < r->t_ready_ms) return false;
+    if (fail_after >= 0 && r->n_gen >= fail_after) {
+        emit(r, -1, true, OB_FINISH_ERROR);
+        return true;
+    }
+    int32_t id = r->prompt[(size_t)r->n_gen % r->p.n_prompt];
+    bool done = ++r->n_gen >= max;
+    emit(r, id, done, OB_FINISH_LENGTH);
+    return done;
 }
 
 static void *engine_main(void *arg)
@@ -122,8 +128,7 @@ static void *engine_main(void *arg)
             ob_request *r = all;
             all = r->next;
             if (e->stop) atomic_store(&r->cancelled, true);
-            step_request(r, fail_after);
-            if (r->done) continue; /* freed by its owner */
+            if (step_request(r, fail_after)) continue;
             r->next = keep;
             keep = r;
         }
@@ -143,7 +148,8 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
 {
     *out = NULL;
     sleep_ms(env_ms("FAKE_LOAD_MS", 0));
-    if (getenv("FAKE_LOAD_FAIL")) return ob_err_set(err, OB_E_FORMAT, "the fake model cannot be loaded");
+    if (getenv("FAKE_LOAD_FAIL"))
+        return ob_err_set(err, OB_E_FORMAT, "the fake model cannot be loaded");
     ob_engine *e = calloc(1, sizeof *e);
     if (!e) return ob_err_set(err, OB_E_NO_MEMORY, "no memory");
     ob_status s = ob_file_open(p->model_path, 0, &e->file, err);
@@ -151,8 +157,11 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
     if (s != OB_OK) return s;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, NULL);
-    e->info = (ob_engine_info){.n_vocab = ob_tok_n_vocab(e->tok), .n_ctx = p->n_ctx ? p->n_ctx : 4096,
-                               .n_ctx_train = 4096, .n_seq = 4, .causal = true};
+    e->info = (ob_engine_info){.n_vocab = ob_tok_n_vocab(e->tok),
+                               .n_ctx = p->n_ctx ? p->n_ctx : 4096,
+                               .n_ctx_train = 4096,
+                               .n_seq = 4,
+                               .causal = true};
     snprintf(e->info.name, sizeof e->info.name, "Fake");
     snprintf(e->info.device.kind, sizeof e->info.device.kind, "fake");
     pthread_create(&e->thread, NULL, engine_main, e);
@@ -173,9 +182,18 @@ void ob_engine_free(ob_engine *e)
     free(e);
 }
 
-void ob_engine_describe(const ob_engine *e, ob_engine_info *out) { *out = e->info; }
-const ob_tok *ob_engine_tok(const ob_engine *e) { return e->tok; }
-const ob_file *ob_engine_file(const ob_engine *e) { return e->file; }
+void ob_engine_describe(const ob_engine *e, ob_engine_info *out)
+{
+    *out = e->info;
+}
+const ob_tok *ob_engine_tok(const ob_engine *e)
+{
+    return e->tok;
+}
+const ob_file *ob_engine_file(const ob_engine *e)
+{
+    return e->file;
+}
 
 void ob_request_defaults(ob_request_params *p)
 {
@@ -207,7 +225,10 @@ ob_status ob_engine_submit(ob_engine *e, const ob_request_params *p, ob_request 
     return OB_OK;
 }
 
-void ob_request_cancel(ob_request *r) { atomic_store(&r->cancelled, true); }
+void ob_request_cancel(ob_request *r)
+{
+    atomic_store(&r->cancelled, true);
+}
 
 void ob_request_free(ob_request *r)
 {
@@ -231,10 +252,4 @@ int ob_engine_get_slots(ob_engine *e, ob_slot_info *out, int cap)
     (void)e;
     if (cap > 0) out[0] = (ob_slot_info){0};
     return cap > 0;
-}
-
-int ob_engine_get_profile(ob_engine *e, ob_profile_row *rows, int cap, bool reset)
-{
-    (void)e, (void)rows, (void)cap, (void)reset;
-    return 0;
 }

@@ -18,6 +18,15 @@ def status_of(reply):
     return int(reply[9:12])
 
 
+def read_until(s, end):
+    out = b""
+    while not out.endswith(end):
+        part = s.recv(65536)
+        assert part, out[-200:]
+        out += part
+    return out
+
+
 def error_of(reply):
     return json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]
 
@@ -361,3 +370,39 @@ def test_stream_of_split_characters_is_whole(fake):
     texts = [c["text"] for x in frames for c in x["choices"]]
     assert "\ufffd" not in "".join(texts[:-2])
     assert "\U0001F9E0" in "".join(texts)
+
+
+def test_a_large_request_does_not_hold_up_a_stream(fake):
+    """Reading, rendering and tokenising 4 MB go on beside a stream, which keeps its pace."""
+    f = fake("ctx=4000000", env={"FAKE_STEP_MS": "5"})
+    big = http_post("/v1/chat/completions", {**CHAT, "messages": [
+        {"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 90000}]})
+    gaps, last, sent, data = [], None, False, b""
+    with f.connect(60) as s, f.connect(60) as other:
+        s.sendall(http_post("/v1/chat/completions", {**CHAT, "max_tokens": 500, "stream": True}))
+        while b"[DONE]" not in data:
+            part = s.recv(65536)
+            assert part
+            now = time.monotonic()
+            if last:
+                gaps.append(now - last)
+            last = now
+            data += part
+            if not sent and data.count(b"data: ") > 20:
+                other.sendall(big)
+                sent = True
+        assert status_of(read_until(other, b"}}")) == 200
+    assert max(gaps) < 0.25, sorted(gaps)[-5:]
+
+
+def test_json_that_would_fill_the_memory(f):
+    bombs = [b'{"messages":[' + b"[]," * 2_000_000 + b"1]}", b'{"messages":' + b'{"a":[1' * 60 + b"}",
+             b'{"metadata":{' + b",".join(b'"%d":{}' % i for i in range(200_000)) + b"}}"]
+    for bomb in bombs:
+        start = time.monotonic()
+        status, error = f.post("/v1/chat/completions", bomb)
+        assert status == 400 and error["error"]["message"]
+        assert time.monotonic() - start < 5
+    with open(f"/proc/{f.process.pid}/status") as status:
+        peak = next(int(x.split()[1]) for x in status if x.startswith("VmHWM"))
+    assert peak < 600_000, "kB"
