@@ -14,6 +14,11 @@ static const ob_command k_commands[] = {
      "SIGINT or SIGTERM ends it: running requests get 4 seconds to finish; a second signal cancels "
      "them at once.",
      ob_cmd_serve},
+    {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
+     "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
+     "--n-gen, --depth (tokens already in the cache) and --batch (sequences run together). Each test "
+     "runs once to warm up, then --repetitions times; the median is printed.",
+     ob_cmd_bench},
     {OB_CMD_INFO, "info", "FILE", 1, 1, "what is in a model file",
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
      "is a path or the name of a model of the library. Only the header is read.",
@@ -23,6 +28,14 @@ static const ob_command k_commands[] = {
      "an array of the ids. Tokens that the model wants in front of a text are added, and the "
      "spelling of a control token becomes that token; --no-bos and --no-special turn this off.",
      ob_cmd_tokenize},
+    {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
+     "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
+     "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.",
+     ob_cmd_perplexity},
+    {OB_CMD_LOGITS, "logits", "", 0, 0, "raw logits of a list of token ids",
+     "Runs the ids of --ids-file through the model and writes a NumPy array of float32 "
+     "[ids, vocabulary] to --output, a row for every position.",
+     ob_cmd_logits},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
      "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
      "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "

@@ -118,6 +118,9 @@ static const ob_option k_options[] = {
         .arg = "N", .def = "5", .min = 1, .max = 1000, .commands = OB_IN(BENCH),
         .doc = "times each measurement is made"},
 
+    [OB_OPT_PROFILE] = {.name = "profile", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
+        .doc = "also print the time and rates of each kind of op"},
+
     [OB_OPT_STEP] = {.name = "step", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = OB_MAX_CTX, .commands = OB_IN(LOGITS), .doc = "feed the last N ids one by one"},
     [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",

@@ -43,6 +43,7 @@ typedef enum ob_opt_id {
     OB_OPT_STOP, OB_OPT_IGNORE_EOS,
     /* bench */
     OB_OPT_N_PROMPT, OB_OPT_N_GEN, OB_OPT_DEPTH, OB_OPT_BATCH, OB_OPT_REPETITIONS,
+    OB_OPT_PROFILE,
     /* logits */
     OB_OPT_STEP, OB_OPT_OUTPUT,
     /* tokenize */

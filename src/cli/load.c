@@ -1,0 +1,63 @@
+#include "cli/load.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+static void on_progress(void *arg, double fraction)
+{
+    ob_cli_load *l = arg;
+    const uint64_t scale = 1000000;
+    ob_progress_bytes(&l->progress, "loading", (uint64_t)(fraction * (double)scale), scale);
+}
+
+static ob_type cache_type(const ob_args *a, ob_opt_id id, bool exact)
+{
+    if (exact && !ob_cli_given(a, id)) return OB_F32;
+    ob_type t = OB_F16;
+    const char *name = ob_cli_str(a, id);
+    if (name) (void)ob_type_from_name(name, &t); /* the option table lists only known names */
+    return t;
+}
+
+ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
+{
+    memset(l, 0, sizeof *l);
+    OB_TRY(ob_cli_find_model(ob_cli_str(a, OB_OPT_MODEL), &l->path, err));
+    ob_progress_init(&l->progress, ob_cli_flag(a, OB_OPT_QUIET));
+    bool exact = ob_cli_flag(a, OB_OPT_EXACT);
+    ob_engine_defaults(&l->params);
+    l->params.model_path = l->path;
+    l->params.device = ob_cli_str(a, OB_OPT_DEVICE);
+    l->params.n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
+    l->params.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
+    l->params.n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
+    l->params.k_type = cache_type(a, OB_OPT_CTK, exact);
+    l->params.v_type = cache_type(a, OB_OPT_CTV, exact);
+    l->params.exact = exact;
+    l->params.n_seq = 1;
+    l->params.on_progress = on_progress;
+    l->params.progress_arg = l;
+    return OB_OK;
+}
+
+void ob_cli_load_deinit(ob_cli_load *l)
+{
+    ob_progress_end(&l->progress);
+    ob_free(l->path);
+    l->path = NULL;
+}
+
+ob_status ob_cli_load_ctx(ob_cli_load *l, ob_ctx **out, ob_err *err)
+{
+    ob_status s = ob_ctx_new(&l->params, out, err);
+    ob_progress_end(&l->progress);
+    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+}
+
+ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)
+{
+    ob_status s = ob_engine_new(&l->params, out, err);
+    ob_progress_end(&l->progress);
+    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+}
