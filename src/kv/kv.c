@@ -61,7 +61,7 @@ ob_status ob_kv_bytes(const ob_kv_params *p, uint64_t *out, ob_err *err)
 {
     uint64_t total = 0;
     for (int32_t i = 0; i < p->n_caches; i++) {
-        uint64_t k, v, sum;
+        uint64_t k = 0, v = 0, sum;
         OB_TRY(page_bytes(&p->caches[i], p, &k, &v, err));
         if (!ob_mul_u64(k + v, (uint64_t)p->n_pages, &sum) || !ob_add_u64(total, sum, &total))
             return ob_err_set(err, OB_E_LIMIT, "a cache of %d pages is too large", p->n_pages);
