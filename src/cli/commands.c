@@ -14,6 +14,13 @@ static const ob_command k_commands[] = {
      "SIGINT or SIGTERM ends it: running requests get 4 seconds to finish; a second signal cancels "
      "them at once.",
      ob_cmd_serve},
+    {OB_CMD_RUN, "run", "[TEXT…]", 0, -1, "one prompt, one reply",
+     "Answers the prompt (--prompt, --file, the words of the command line, or standard input) through "
+     "the model's chat template and prints the reply as it comes. With --raw, or when the model has no "
+     "template, the text is continued as it is.",
+     ob_cmd_run},
+    {OB_CMD_CHAT, "chat", "", 0, 0, "a conversation on the terminal",
+     "Lines are edited and remembered; /help lists the commands; Ctrl-C stops a reply.", ob_cmd_chat},
     {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
      "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
      "--n-gen, --depth (tokens already in the cache) and --batch (sequences run together). Each test "
@@ -28,6 +35,7 @@ static const ob_command k_commands[] = {
      "an array of the ids. Tokens that the model wants in front of a text are added, and the "
      "spelling of a control token becomes that token; --no-bos and --no-special turn this off.",
      ob_cmd_tokenize},
+    {OB_CMD_DEVICES, "devices", "", 0, 0, "what this machine can run models on", NULL, ob_cmd_devices},
     {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
      "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
      "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.",

@@ -24,6 +24,8 @@ int ob_cli_n_commands(void);
 const ob_command *ob_cli_find_command(const char *name); /* NULL if unknown */
 
 int ob_cmd_bench(const ob_args *a);
+int ob_cmd_chat(const ob_args *a);
+int ob_cmd_devices(const ob_args *a);
 int ob_cmd_help(const ob_args *a);
 int ob_cmd_info(const ob_args *a);
 int ob_cmd_list(const ob_args *a);
@@ -32,6 +34,7 @@ int ob_cmd_perplexity(const ob_args *a);
 int ob_cmd_pull(const ob_args *a);
 int ob_cmd_rm(const ob_args *a);
 int ob_cmd_serve(const ob_args *a);
+int ob_cmd_run(const ob_args *a);
 int ob_cmd_tokenize(const ob_args *a);
 int ob_cmd_version(const ob_args *a);
 

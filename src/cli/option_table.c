@@ -62,6 +62,8 @@ static const ob_option k_options[] = {
 
     [OB_OPT_PROMPT] = {.name = "prompt", .letter = 'p', .kind = OB_OPT_KIND_STRING, .arg = "TEXT",
         .commands = OB_IN(RUN), .doc = "the prompt"},
+    [OB_OPT_RAW] = {.name = "raw", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(RUN),
+        .doc = "the prompt is the text to continue: no chat template"},
     [OB_OPT_SYSTEM] = {.name = "system", .aliases = "-sys", .kind = OB_OPT_KIND_STRING,
         .arg = "TEXT", .commands = OB_IN(RUN) | OB_IN(CHAT), .doc = "the system message"},
     [OB_OPT_FILE] = {.name = "file", .letter = 'f', .kind = OB_OPT_KIND_PATH, .arg = "FILE",

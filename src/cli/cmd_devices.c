@@ -1,0 +1,67 @@
+/* 1bit devices: what this machine can run models on. */
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "dev/device.h"
+
+static void write_text(ob_buf *o, const ob_dev_info *d)
+{
+    char total[32] = "", free_mem[32] = "";
+    ob_buf_addf(o, "%s:%d  %s%s\n", d->kind, d->index, d->name,
+                d->caps & OB_DEV_SOFT ? "  [an emulation: not for use]" : "");
+    if (d->driver[0]) ob_buf_addf(o, "    driver   %s\n", d->driver);
+    if (d->mem_total_bytes) {
+        ob_format_bytes(total, sizeof total, (double)d->mem_total_bytes);
+        ob_format_bytes(free_mem, sizeof free_mem, (double)d->mem_free_bytes);
+        ob_buf_addf(o, "    memory   %s, %s free\n", total, free_mem);
+    }
+    if (!d->available) ob_buf_addf(o, "    NOT USABLE: %s\n", d->reason);
+    else if (d->reason[0]) ob_buf_addf(o, "    note     %s\n", d->reason);
+}
+
+static void add_field(ob_buf *o, const char *name, const char *value)
+{
+    ob_buf_addf(o, "\"%s\": ", name);
+    ob_buf_add_json(o, value, strlen(value));
+}
+
+static void write_json(ob_buf *o, const ob_dev_info *d)
+{
+    ob_buf_addf(o, "{\"id\": \"%s:%d\", ", d->kind, d->index);
+    add_field(o, "kind", d->kind);
+    ob_buf_adds(o, ", ");
+    add_field(o, "name", d->name);
+    ob_buf_adds(o, ", ");
+    add_field(o, "driver", d->driver);
+    ob_buf_addf(o, ", \"hardware\": %s, \"available\": %s, ", d->caps & OB_DEV_SOFT ? "false" : "true",
+                d->available ? "true" : "false");
+    add_field(o, "reason", d->reason);
+    ob_buf_addf(o, ", \"mem_total_bytes\": %llu, \"mem_free_bytes\": %llu}",
+                (unsigned long long)d->mem_total_bytes, (unsigned long long)d->mem_free_bytes);
+}
+
+int ob_cmd_devices(const ob_args *a)
+{
+    ob_buf out;
+    ob_buf_init(&out, 1 << 20);
+    bool json = ob_cli_flag(a, OB_OPT_JSON), first = true;
+    if (json) ob_buf_adds(&out, "[");
+    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++)
+        for (int i = 0, n = (*api)->count(); i < n; i++) {
+            ob_dev_info info;
+            memset(&info, 0, sizeof info);
+            (*api)->probe(i, &info);
+            if (json) {
+                ob_buf_adds(&out, first ? "\n " : ",\n ");
+                write_json(&out, &info);
+            } else {
+                write_text(&out, &info);
+            }
+            first = false;
+        }
+    if (json) ob_buf_adds(&out, "\n]\n");
+    int rc = ob_cli_print(a, &out);
+    ob_buf_deinit(&out);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* cli/talk.h: one conversation with a loaded model, for `1bit run` and `1bit chat`. Main thread. */
+#ifndef OB_CLI_TALK_H
+#define OB_CLI_TALK_H
+
+#include <jansson.h>
+
+#include "cli/load.h"
+#include "tmpl/tmpl.h"
+
+typedef struct ob_talk {
+    ob_cli_load load;
+    ob_engine *engine;
+    ob_engine_info info;
+    ob_tmpl *tmpl;       /* NULL: the model has no chat template */
+    bool own_template;   /* false: ChatML stands in */
+    ob_request_params params; /* what the options say; prompt is filled in by ob_talk_generate */
+} ob_talk;
+
+typedef struct ob_talk_result {
+    ob_buf text;         /* all of the reply */
+    ob_finish finish;
+    ob_timings timings;
+} ob_talk_result;
+
+/* Load the model and read the sampling options. deinit is fine after a failure. */
+OB_MUST_CHECK ob_status ob_talk_init(ob_talk *t, const ob_args *a, ob_err *err);
+void ob_talk_deinit(ob_talk *t);
+
+/* Append the prompt of these messages (OpenAI's form) to *out. */
+OB_MUST_CHECK ob_status ob_talk_render(const ob_talk *t, const json_t *messages, ob_buf *out, ob_err *err);
+
+/* Run a prompt text; `echo` streams the reply to stdout as it comes. Ctrl-C stops it (FINISH_CANCELLED)
+ * and keeps what came. r->text is initialised here and freed by the caller with ob_buf_deinit. */
+OB_MUST_CHECK ob_status ob_talk_generate(ob_talk *t, const ob_buf *prompt, bool echo, ob_talk_result *r,
+                                         ob_err *err);
+
+/* "48 tokens, 120.3 tok/s; prompt 22 tokens (16 cached), 310.0 tok/s" */
+void ob_talk_speed(const ob_timings *t, char *out, size_t cap);
+
+#endif
