@@ -5,6 +5,7 @@
 
 #include "dev/cpu/cpu.h"
 #include "dev/device.h"
+#include "dev/null/null.h"
 
 /* In order of preference for `auto`. A new kind of device is one line. */
 static const ob_dev_api *const k_registry[] = {
@@ -14,6 +15,7 @@ static const ob_dev_api *const k_registry[] = {
 
 /* Opened by name only: never listed, never chosen. */
 static const ob_dev_api *const k_by_name[] = {
+    &ob_dev_null,
     NULL,
 };
 

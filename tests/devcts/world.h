@@ -28,6 +28,7 @@ typedef struct world {
     int32_t *pages; /* [W_MAX_SEQ][max_pages] */
     int32_t max_pages;
     /* the reference's side */
+    bool skip_reference;
     ob_cache_view ref_cache[4];
     float *ref_vals[W_MAX];
     /* the device's side */
