@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "dev/cpu/vec_c.h"
 
 #define KERNELS ob_cpu_kernels_c

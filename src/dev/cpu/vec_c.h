@@ -84,10 +84,7 @@ static inline void vf_store_f16_n(uint16_t *p, vf v, int n)
 {
     for (int i = 0; i < n; i++) p[i] = ob_f32_to_f16(v[i]);
 }
-/* Four columns of the tokens j, 4 + j, 8 + j, ... of a group of VW; see attn_tmpl.inc. */
-static inline void vf_pack_k(const vf row[VW], vf out[4][VW / 4])
-{
-    for (int j = 0; j < 4; j++) out[j][0] = row[j];
-}
+/* VW columns of VW / 4 rows in; out[d] has columns 4d..4d+3 of all of them, row by row. */
+static inline void vf_pack(const vf row[VW / 4], vf out[VW / 4]) { out[0] = row[0]; }
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/math.h"
 #include "dev/cpu/x86/vec_avx2.h"
 
 #define KERNELS ob_cpu_kernels_avx2

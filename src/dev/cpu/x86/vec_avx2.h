@@ -85,12 +85,10 @@ static inline void vf_store_f16_n(uint16_t *p, vf v, int n)
     vf_store_f16(h, v);
     memcpy(p, h, (size_t)n * sizeof *h);
 }
-static inline void vf_pack_k(const vf row[VW], vf out[4][VW / 4])
+static inline void vf_pack(const vf row[VW / 4], vf out[VW / 4])
 {
-    for (int j = 0; j < 4; j++) {
-        out[j][0] = _mm256_permute2f128_ps(row[j], row[4 + j], 0x20);
-        out[j][1] = _mm256_permute2f128_ps(row[j], row[4 + j], 0x31);
-    }
+    out[0] = _mm256_permute2f128_ps(row[0], row[1], 0x20);
+    out[1] = _mm256_permute2f128_ps(row[0], row[1], 0x31);
 }
 
 #endif

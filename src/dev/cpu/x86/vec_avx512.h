@@ -64,19 +64,14 @@ static inline void vf_store_f16_n(uint16_t *p, vf v, int n)
 {
     _mm256_mask_storeu_epi16(p, vf_lanes_below(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-/* 4 x 4 transposes of 128-bit parts: out[j][d] = part d of rows j, 4 + j, 8 + j, 12 + j. */
-static inline void vf_pack_k(const vf row[VW], vf out[4][VW / 4])
+static inline void vf_pack(const vf row[VW / 4], vf out[VW / 4])
 {
-    for (int j = 0; j < 4; j++) {
-        const vf a = _mm512_shuffle_f32x4(row[j], row[4 + j], 0x44);       /* a0 a1 b0 b1 */
-        const vf b = _mm512_shuffle_f32x4(row[j], row[4 + j], 0xEE);       /* a2 a3 b2 b3 */
-        const vf c = _mm512_shuffle_f32x4(row[8 + j], row[12 + j], 0x44);
-        const vf d = _mm512_shuffle_f32x4(row[8 + j], row[12 + j], 0xEE);
-        out[j][0] = _mm512_shuffle_f32x4(a, c, 0x88);
-        out[j][1] = _mm512_shuffle_f32x4(a, c, 0xDD);
-        out[j][2] = _mm512_shuffle_f32x4(b, d, 0x88);
-        out[j][3] = _mm512_shuffle_f32x4(b, d, 0xDD);
-    }
+    const vf a = _mm512_shuffle_f32x4(row[0], row[1], 0x44), b = _mm512_shuffle_f32x4(row[0], row[1], 0xEE);
+    const vf c = _mm512_shuffle_f32x4(row[2], row[3], 0x44), d = _mm512_shuffle_f32x4(row[2], row[3], 0xEE);
+    out[0] = _mm512_shuffle_f32x4(a, c, 0x88);
+    out[1] = _mm512_shuffle_f32x4(a, c, 0xDD);
+    out[2] = _mm512_shuffle_f32x4(b, d, 0x88);
+    out[3] = _mm512_shuffle_f32x4(b, d, 0xDD);
 }
 
 #endif
