@@ -15,9 +15,12 @@ before(async () => {
 });
 after(async () => {
     if (skip) return;
-    await done();
-    await browser.close();
-    await mock.close();
+    try {
+        await done();
+    } finally { // or node would wait for them for ever
+        await browser.close();
+        await mock.close();
+    }
 });
 
 const render = (text) => page.evaluate(async (source) => {

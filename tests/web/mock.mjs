@@ -50,7 +50,7 @@ export async function startMock() {
         for await (const chunk of request) chunks.push(chunk);
         if (path === '/health') {
             json(response, mock.loading ? 503 : 200, { status: mock.loading ? 'loading' : 'ok' });
-        } else if (/^\/[\w.]*$/.test(path)) {
+        } else if (/^\/([\w]+\.\w+)?$/.test(path)) {
             const name = path === '/' ? 'index.html' : path.slice(1);
             try {
                 const bytes = await readFile(join(WEB, name));
@@ -64,6 +64,8 @@ export async function startMock() {
                                   code: 'invalid_api_key' });
         } else if (path === '/v1/models') {
             json(response, 200, { object: 'list', data: [{ id: mock.modelId, device: 'cpu', meta: { n_ctx: 4096 } }] });
+        } else if (path === '/props') {
+            json(response, 200, { default_generation_settings: { n_ctx: 4096, params: { temperature: 0.8, top_k: 40 } } });
         } else if (path === '/v1/chat/completions') {
             const body = JSON.parse(Buffer.concat(chunks).toString());
             mock.requests.push(body);

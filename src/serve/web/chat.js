@@ -17,6 +17,7 @@ let chat = chats[0] ?? store.newChat();
 let settings = store.loadSettings();
 let key = store.loadKey();
 let about = null;          /* the model; null: not known yet */
+let leaving = false;       /* the browser breaks connections off while a page is left */
 const runs = new Map();    /* chat id -> {message, abort, begun, firstAt, pieces, savedAt} */
 const views = new WeakMap(); /* message -> its AnswerView */
 
@@ -323,7 +324,7 @@ async function generate(c) {
         for await (const piece of complete({ model: about.id, messages, ...sampling }, options)) take(c, run, piece);
     } catch (e) {
         if (e.name === 'AbortError') message.finish = 'stopped';
-        else fail(message, e);
+        else if (!leaving) fail(message, e);
     }
     runs.delete(c.id);
     if (!message.reasoning) delete message.reasoning;
@@ -558,7 +559,11 @@ addEventListener('storage', (e) => {
     }
     showList();
 });
-addEventListener('pagehide', () => chats.filter((c) => runs.has(c.id)).forEach(save));
+addEventListener('pagehide', () => {
+    leaving = true;
+    chats.filter((c) => runs.has(c.id)).forEach(save);
+});
+addEventListener('pageshow', () => { leaving = false; });
 addEventListener('keydown', (e) => {
     if (e.key !== 'Escape' || document.querySelector('dialog[open]')) return;
     if (isNarrow() && !document.body.classList.contains('side-closed')) showSide(false);
