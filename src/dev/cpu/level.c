@@ -7,11 +7,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#if defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-#endif
 
-#include "base/buf.h"
 #include "dev/cpu/linear.h"
 
 static const char *const names[] = {[OB_CPU_REF] = "ref", [OB_CPU_C] = "c", [OB_CPU_NEON] = "neon",

@@ -1,6 +1,6 @@
 /* AVX2 (with FMA and F16C) kernels for packed weights.
  *
- * 16 rows x 1 to 3 columns: the codes of a unit are unpacked in registers when there is one panel, else
+ * 16 rows x 1 to 3 columns: the codes of a unit are unpacked in registers for up to 3 columns, else
  * up to 12 units are unpacked once into L1 and all panels run over them.
  *
  * The dot product is vpmaddubsw (u8 x s8 to pairs in int16, which saturate), so each code width adds as
@@ -294,6 +294,9 @@ static void store_rows(const lin_job *j, int64_t row, int64_t col, const float *
     }
 }
 
+/* From this many columns on, codes are unpacked once into a tile. */
+enum { UNPACK_COLS = 4 };
+
 AI void mul_format(const lin_format f, const lin_job *j)
 {
     tile *t = j->scratch;
@@ -301,7 +304,7 @@ AI void mul_format(const lin_format f, const lin_job *j)
     const int64_t n_blk = j->l->n_blk;
     for (int64_t row = j->n0; row < j->n1; row += LIN_ROWS) {
         const group_ref g = group_of(f, j, row / LIN_ROWS);
-        if (j->a.n_panel == 1) {
+        if (j->a.n_panel == 1 && j->a.pw < UNPACK_COLS) {
             micro_panel(f, j, NULL, &g, 0, (int)n_blk, 0, sums);
         } else {
             for (int64_t b0 = 0; b0 < n_blk; b0 += LIN_TILE_BLK) {
