@@ -35,7 +35,9 @@
 /* Templates */
 #define OB_MAX_TEMPLATE_BYTES (1u << 20)
 #define OB_MAX_RENDER_BYTES (64u << 20)
-#define OB_MAX_RENDER_STEPS 10000000u
+#define OB_MAX_RENDER_STEPS 4000000u   /* under half a second; 64 bytes handled are a step, too */
+#define OB_MAX_PROBE_BYTES (1u << 20)  /* at load a template is tried on a few tiny conversations */
+#define OB_MAX_PROBE_STEPS 200000u
 
 /* Engine */
 #define OB_MAX_SEQS 256

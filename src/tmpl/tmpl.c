@@ -89,25 +89,24 @@ static const char k_probe_tools[] =
     "\"description\":\"d\"}},\"required\":[\"x\"]}}}]";
 
 /* Render one probe into *out (cleared first); false if the template fails on it. */
-static bool probe(const ob_tmpl *t, const char *messages, const char *tools, ob_buf *out)
+static bool probe(const tk_template *t, const char *messages, const char *tools, ob_buf *out)
 {
+    const tk_render_args args = {.messages = str_of(messages, 0),
+                                 .tools = str_of(tools, 0),
+                                 .bos_token = str_of("<s>", 0),
+                                 .eos_token = str_of("</s>", 0),
+                                 .now_unix = 1};
     ob_buf_clear(out);
-    const ob_tmpl_args args = {.messages_json = messages,
-                               .tools_json = tools,
-                               .bos_token = "<s>",
-                               .eos_token = "</s>",
-                               .now_unix = 1};
-    return ob_tmpl_render(t, &args, out, NULL) == OB_OK;
+    return tk_template_render(t, &args, append, out, NULL) == TK_OK && out->failed == OB_OK;
 }
 
-static bool probe_has(const ob_tmpl *t, const char *messages, const char *tools, ob_buf *out)
+static bool probe_has(const tk_template *t, const char *messages, const char *tools, ob_buf *out)
 {
     return probe(t, messages, tools, out) && strstr(ob_buf_str(out), PROBE) != NULL;
 }
 
-static void probe_content(ob_tmpl *t, ob_buf *a, ob_buf *b)
+static void probe_content(const tk_template *t, ob_tmpl_caps *c, ob_buf *a, ob_buf *b)
 {
-    ob_tmpl_caps *c = &t->caps;
     c->string_content = probe_has(t, "[" USER("\"" PROBE "\"") "]", NULL, a);
     c->part_content =
         probe_has(t, "[" USER("[{\"type\":\"text\",\"text\":\"" PROBE "\"}]") "]", NULL, b);
@@ -121,12 +120,10 @@ static void probe_content(ob_tmpl *t, ob_buf *a, ob_buf *b)
         : "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"" PROBE "\"}]},"
           USER("[{\"type\":\"text\",\"text\":\"hi\"}]") "]";
     c->system_role = probe_has(t, system, NULL, a);
-    c->developer_role = strstr(t->source, "developer") != NULL;
 }
 
-static void probe_tools(ob_tmpl *t, ob_buf *out)
+static void probe_tools(const tk_template *t, ob_tmpl_caps *c, ob_buf *out)
 {
-    ob_tmpl_caps *c = &t->caps;
     c->tools = probe_has(t, "[" USER("\"hi\"") "]", k_probe_tools, out);
 
     bool object = probe_has(t, CALL("\"content\":\"\",", "{\"key\":\"" PROBE "\"}"), NULL, out);
@@ -146,32 +143,49 @@ static void probe_tools(ob_tmpl *t, ob_buf *out)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
+static ob_status compile(const char *source, size_t len, size_t max_output, uint64_t max_steps,
+                         tk_template **out, ob_err *err)
+{
+    const tk_limits limits = {.max_source_bytes = OB_MAX_TEMPLATE_BYTES,
+                              .max_output_bytes = max_output,
+                              .max_steps = max_steps};
+    tk_error e = {0};
+    return set_error(err, tk_template_new((tk_str){source, len}, &limits, out, &e), &e);
+}
+
+/* Fill t->caps from a copy of the template with narrow limits: a hostile one costs little here. */
+static ob_status find_caps(ob_tmpl *t, size_t len, ob_err *err)
+{
+    tk_template *narrow;
+    OB_TRY(compile(t->source, len, OB_MAX_PROBE_BYTES, OB_MAX_PROBE_STEPS, &narrow, err));
+    ob_buf a, b;
+    ob_buf_init(&a, OB_MAX_PROBE_BYTES);
+    ob_buf_init(&b, OB_MAX_PROBE_BYTES);
+    probe_content(narrow, &t->caps, &a, &b);
+    probe_tools(narrow, &t->caps, &a);
+    t->caps.developer_role = strstr(t->source, "developer") != NULL;
+    ob_buf_deinit(&a);
+    ob_buf_deinit(&b);
+    tk_template_free(narrow);
+    return OB_OK;
+}
+
 ob_status ob_tmpl_new(const char *source, size_t len, ob_tmpl **out, ob_err *err)
 {
     *out = NULL;
     ob_status s = OB_OK;
-    ob_buf a, b;
-    ob_buf_init(&a, OB_MAX_RENDER_BYTES);
-    ob_buf_init(&b, OB_MAX_RENDER_BYTES);
     ob_tmpl *t = ob_calloc(1, sizeof *t);
     if (t) t->source = ob_strndup(source, len);
     if (!t || !t->source) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a chat template of %zu bytes", len);
         goto out;
     }
-    const tk_limits limits = {.max_source_bytes = OB_MAX_TEMPLATE_BYTES,
-                              .max_output_bytes = OB_MAX_RENDER_BYTES,
-                              .max_steps = OB_MAX_RENDER_STEPS};
-    tk_error e = {0};
-    OB_GOTO(set_error(err, tk_template_new((tk_str){source, len}, &limits, &t->compiled, &e), &e));
-    probe_content(t, &a, &b);
-    probe_tools(t, &a);
+    OB_GOTO(compile(source, len, OB_MAX_RENDER_BYTES, OB_MAX_RENDER_STEPS, &t->compiled, err));
+    OB_GOTO(find_caps(t, len, err));
     *out = t;
     t = NULL;
 out:
     ob_tmpl_free(t);
-    ob_buf_deinit(&a);
-    ob_buf_deinit(&b);
     return s;
 }
 

@@ -98,6 +98,9 @@ VARIABLES = {
     "thinking": {"add_generation_prompt": True, "extra": {"enable_thinking": True, "thinking": True}},
     "no_thinking": {"add_generation_prompt": True, "tools": TOOLS,
                     "extra": {"enable_thinking": False, "thinking": False, "reasoning_effort": "high"}},
-    "all": {"add_generation_prompt": True, "tools": TOOLS, "extra": {"documents": DOCUMENTS}},
+    "all": {"add_generation_prompt": True, "tools": TOOLS,
+            "extra": {"documents": DOCUMENTS, "functions": "[]", "datetime": "now"}},
+    "simple_tool": {"tools": TOOLS[:1], "extra": {"documents": []}},
+    "empty_tools": {"tools": [], "extra": {"documents": []}},
     "documents": {"extra": {"documents": DOCUMENTS, "custom": {"k": [1, "two", None]}}},
 }
