@@ -6,30 +6,36 @@
 //! compiling. Lines keep their numbers.
 //!
 //! The scan follows the lexer's own rules (comments, raw blocks, strings inside tags), so that a
-//! word in a string or in plain text is never touched. It also refuses a tag of more than
-//! [`MAX_TAG_BYTES`]: an expression's depth, and with it the compiler's stack, is bounded by its
-//! length.
+//! word in a string or in plain text is never touched. It also bounds what the compiler recurses
+//! over without a limit of its own: an expression (by the length of its tag, [`MAX_TAG_BYTES`]) and a
+//! chain of `elif` ([`MAX_ELIFS`]).
 
 use crate::template::Failure;
 use crate::TkStatus;
 
-/// The longest tag in the wild is about 3 KB.
-pub const MAX_TAG_BYTES: usize = 64 << 10;
+/// Bytes of one tag outside of its strings; the most in the wild is about 1.5 KB.
+const MAX_TAG_BYTES: usize = 8 << 10;
+/// In the whole template; the most in the wild is about 40.
+const MAX_ELIFS: usize = 2000;
 
 /// Find the end of the tag that starts at `start` (its first two bytes are `{{`, `{%`): the index
-/// just behind the closing marker. `None`: no end, which the compiler reports better than we could.
-fn tag_end(source: &[u8], start: usize, close: &[u8; 2]) -> Option<usize> {
+/// just behind the closing marker, and how many of its bytes stand in strings. `None`: no end, which
+/// the compiler reports better than we could.
+fn tag_end(source: &[u8], start: usize, close: &[u8; 2]) -> Option<(usize, usize)> {
     let mut at = start + 2;
+    let mut in_strings = 0;
     let mut depth = 0usize; // of (), [] and {}: `}}` may close a dict first
     while at < source.len() {
         match source[at] {
             quote @ (b'"' | b'\'') => {
+                let opened = at;
                 at += 1;
                 while at < source.len() && source[at] != quote {
                     at += if source[at] == b'\\' { 2 } else { 1 };
                 }
+                in_strings += at - opened;
             }
-            _ if depth == 0 && source[at..].starts_with(close) => return Some(at + 2),
+            _ if depth == 0 && source[at..].starts_with(close) => return Some((at + 2, in_strings)),
             b'{' | b'(' | b'[' => depth += 1,
             b'}' | b')' | b']' => depth = depth.saturating_sub(1),
             _ => {}
@@ -78,12 +84,13 @@ fn line_of(source: &str, at: usize) -> u32 {
 pub fn rename_generation(source: &str) -> Result<String, Failure> {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
+    let mut n_elifs = 0;
     let mut copied = 0; // source[..copied] is in `out`
     let mut at = 0;
     while let Some(found) = source[at..].find('{') {
         let start = at + found;
         let end = match bytes.get(start + 1) {
-            Some(b'#') => source[start..].find("#}").map(|n| start + n + 2),
+            Some(b'#') => source[start..].find("#}").map(|n| (start + n + 2, 0)),
             Some(b'{') => tag_end(bytes, start, b"}}"),
             Some(b'%') => tag_end(bytes, start, b"%}"),
             _ => {
@@ -91,17 +98,15 @@ pub fn rename_generation(source: &str) -> Result<String, Failure> {
                 continue;
             }
         };
-        let Some(end) = end else { break };
+        let Some((end, in_strings)) = end else { break };
         at = end;
         if bytes[start + 1] == b'#' {
             continue;
         }
-        if end - start > MAX_TAG_BYTES {
-            return Err(Failure::new(
-                TkStatus::Limit,
-                format!("one tag has {} bytes, more than {MAX_TAG_BYTES}", end - start),
-            )
-            .at_line(line_of(source, start)));
+        let n = end - start - in_strings;
+        if n > MAX_TAG_BYTES {
+            let text = format!("one tag has {n} bytes outside of strings, more than {MAX_TAG_BYTES}");
+            return Err(Failure::new(TkStatus::Limit, text).at_line(line_of(source, start)));
         }
         if bytes[start + 1] != b'%' {
             continue;
@@ -110,6 +115,14 @@ pub fn rename_generation(source: &str) -> Result<String, Failure> {
         let other = match word {
             "generation" => "with",
             "endgeneration" => "endwith",
+            "elif" if n_elifs == MAX_ELIFS => {
+                return Err(Failure::new(TkStatus::Limit, format!("more than {MAX_ELIFS} elif"))
+                    .at_line(line_of(source, start)));
+            }
+            "elif" => {
+                n_elifs += 1;
+                continue;
+            }
             "raw" => {
                 let Some(end) = raw_end(source, end) else { break };
                 at = end;
@@ -158,5 +171,7 @@ mod tests {
         let source = format!("\n\n{{{{ {} }}}}", "a.".repeat(40_000));
         let failure = rename_generation(&source).err().unwrap();
         assert_eq!(failure.line, 3);
+        let source = format!("{{{{ '{}' }}}}", "a.".repeat(40_000));
+        assert_eq!(renamed(&source), source);
     }
 }

@@ -51,7 +51,7 @@ pub fn to_str(state: &State, value: &Value) -> Result<String, Error> {
             Some(x) => Ok(float_str(x)),
             None => Ok(value.to_string()),
         },
-        ValueKind::Seq | ValueKind::Map => {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
             let mut repr = Repr { state, out: String::new(), depth: 0, paid: 0 };
             repr.value(value)?;
             Ok(repr.out)
@@ -114,7 +114,7 @@ impl Repr<'_, '_, '_> {
             ValueKind::Number => self.out.push_str(&to_str(self.state, value)?),
             ValueKind::Undefined => self.out.push_str("Undefined"),
             ValueKind::String => string_repr(&mut self.out, value.as_str().unwrap_or_default()),
-            ValueKind::Seq => self.list(value)?,
+            ValueKind::Seq | ValueKind::Iterable => self.list(value)?,
             ValueKind::Map => self.map(value)?,
             _ => self.out.push_str(&format!("{value:?}")),
         }

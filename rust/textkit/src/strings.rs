@@ -5,6 +5,8 @@ use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind, ValueOrKwargs}
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use crate::python::to_str;
+
 /// A width that a template may pad to, as a guard against one call that fills the memory.
 const MAX_PAD: usize = 4096;
 
@@ -22,8 +24,25 @@ fn is_line_break(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// The callback for a method the library does not know itself.
+/// The callback for a method the library does not know itself. Each call pays for reading its value,
+/// and for the parts it will make before they are made.
 pub fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let steps = match (value.as_str(), method) {
+        (Some(s), "split" | "rsplit" | "splitlines" | "upper" | "lower" | "title" | "capitalize") => {
+            s.len() / 16
+        }
+        (Some(s), _) => s.len() / 32,
+        (None, _) => value.len().unwrap_or(0),
+    };
+    let pieces = match (value.as_str(), method) {
+        (Some(s), "splitlines") => s.chars().filter(|c| is_line_break(*c)).count(),
+        (Some(s), "split" | "rsplit") => match args.first().and_then(|sep| sep.as_str()) {
+            Some(sep) => s.matches(sep).count(),
+            None => s.chars().filter(|c| is_space(*c)).count(),
+        },
+        _ => 0,
+    };
+    state.consume_fuel((steps + pieces) as u64)?;
     let known = match value.kind() {
         ValueKind::String => string_method(state, value.as_str().unwrap_or_default(), method, args)?,
         ValueKind::Seq | ValueKind::Iterable => list_method(state, value, method, args)?,
@@ -37,9 +56,9 @@ pub fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> R
 }
 
 /// The filter `trim(chars)`: Jinja's calls `str.strip`.
-pub fn trim_filter(value: &Value, chars: Option<&str>) -> String {
-    let text = value.to_string();
-    strip(&text, chars, true, true).to_owned()
+pub fn trim_filter(state: &State, value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    let text = to_str(state, value)?;
+    Ok(strip(&text, chars, true, true).to_owned())
 }
 
 /// The filter `indent(width=4, first=False, blank=False)`; `width` may be the text itself.
@@ -65,7 +84,7 @@ pub fn indent_filter(
             },
         },
     };
-    let text = value.to_string();
+    let text = to_str(state, value)?;
     let mut out = String::new();
     for (i, line) in lines(&format!("{text}\n"), false).into_iter().enumerate() {
         state.consume_fuel((line.len() + indent.len()) as u64 / 64 + 1)?;

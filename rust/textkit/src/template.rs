@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 use crate::{generation, json, python, strings, TkStatus};
 
@@ -113,13 +113,12 @@ fn with_stack<T: Send>(
     })
 }
 
-fn raise_exception(message: Value) -> Result<Value, Error> {
-    let text = message.to_string();
+fn raise_exception(state: &State, message: Value) -> Result<Value, Error> {
+    let text = python::to_str(state, &message)?;
     Err(Error::new(ErrorKind::InvalidOperation, text.clone()).with_source(Raised(text)))
 }
 
-/// `namespace(...)`, which in transformers refuses names with a leading underscore, and `dict(...)`
-/// come from the library; what follows is what transformers adds or what Python does differently.
+/// What transformers adds to Jinja, and what Python does differently from the library.
 fn environment(limits: &Limits) -> Result<Environment<'static>, Failure> {
     let mut env = Environment::new();
     let syntax = SyntaxConfig::builder()
