@@ -36,6 +36,10 @@ static const ob_command k_commands[] = {
      "spelling of a control token becomes that token; --no-bos and --no-special turn this off.",
      ob_cmd_tokenize},
     {OB_CMD_DEVICES, "devices", "", 0, 0, "what this machine can run models on", NULL, ob_cmd_devices},
+    {OB_CMD_DOCTOR, "doctor", "", 0, 0, "is this machine ready, and if not, what to do",
+     "Looks at the processor, memory, devices, the model library, disk space and the port. Exits with 1 "
+     "when something is bad.",
+     ob_cmd_doctor},
     {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
      "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
      "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.",
