@@ -8,25 +8,40 @@ const NAMES = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/googl
 export const executablePath = [process.env.CHROMIUM, ...NAMES].find((p) => p && existsSync(p));
 
 // playwright-core makes a fresh --user-data-dir for each launch and removes it.
-export const launch = () => chromium.launch({
-    executablePath,
-    args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
-           '--disable-background-networking', '--disable-component-update', '--disable-sync'],
-});
+export const launch = () =>
+    chromium.launch({
+        executablePath,
+        args: [
+            '--headless',
+            '--no-sandbox',
+            '--disable-gpu',
+            '--disable-quic',
+            '--no-first-run',
+            '--disable-background-networking',
+            '--disable-component-update',
+            '--disable-sync',
+        ],
+    });
 
-// A page in a fresh profile. `expect`: console errors that the test provokes. done() checks and closes.
+// A page in a fresh profile. `expect`: console errors that the test provokes. done() checks what
+// was seen and closes.
 export async function openPage(browser, url, { expect = /(?!)/, ready = true, ...options } = {}) {
-    const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, ...options });
+    const context = await browser.newContext({
+        viewport: { width: 1200, height: 800 },
+        ...options,
+    });
     const page = await context.newPage();
     const complaints = [];
     const home = new URL(url).host;
     page.on('console', (m) => {
-        if (['error', 'warning'].includes(m.type()) && !expect.test(m.text())) complaints.push(m.text());
+        if (['error', 'warning'].includes(m.type()) && !expect.test(m.text()))
+            complaints.push(m.text());
     });
     page.on('pageerror', (e) => complaints.push(`thrown: ${e.stack}`));
     context.on('request', (r) => {
         const { protocol, host } = new URL(r.url());
-        if (!['data:', 'blob:'].includes(protocol) && host !== home) complaints.push(`asked ${r.url()}`);
+        if (!['data:', 'blob:'].includes(protocol) && host !== home)
+            complaints.push(`asked ${r.url()}`);
     });
     page.setDefaultTimeout(15000);
     await page.goto(url);

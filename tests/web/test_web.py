@@ -1,5 +1,4 @@
-"""The chat page in a real browser: runs the Node tests beside this file, one pytest for each of them."""
-import os
+"""The chat page in a real browser: runs the Node tests beside this file, one pytest for each."""
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ def test_node(file):
         pytest.skip("Node.js is not installed")
     if not (HERE / "node_modules" / "playwright-core").is_dir():
         pytest.skip("playwright-core is not installed (npm ci in tests/web)")
-    done = subprocess.run(["node", "--test-reporter=tap", "--test", str(file)], cwd=HERE, env=os.environ,
+    done = subprocess.run(["node", "--test-reporter=tap", "--test", str(file)], cwd=HERE,
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     passed = re.search(r"^# pass (\d+)", done.stdout, re.M)

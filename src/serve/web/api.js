@@ -13,22 +13,36 @@ export class ApiError extends Error {
 /* An error object of the API (or of an event of a stream) in words that say what to do. */
 function explain(status, error = {}) {
     const message = String(error.message ?? '');
-    const code = String(error.code ?? ''), type = String(error.type ?? '');
+    const code = String(error.code ?? ''),
+        type = String(error.type ?? '');
     if (status === 401 || type === 'authentication_error') {
         return new ApiError('key', 'This server wants an API key.', message);
     }
     if (code === 'context_length_exceeded' || type === 'exceed_context_size_error') {
         const { n_prompt_tokens: need, n_ctx: have } = error;
-        const counts = need && have
-            ? ` It has ${need.toLocaleString('en')} tokens; the model’s context holds ${have.toLocaleString('en')}.` : '';
-        return new ApiError('context', `This conversation is too long for the model.${counts} ` +
-            'Start a new chat, shorten the last message, or start the server with a larger --ctx-size.', message);
+        const known = Number.isFinite(need) && Number.isFinite(have);
+        const [n, limit] = known ? [need, have].map((v) => v.toLocaleString('en')) : [];
+        const counts = known ? ` It has ${n} tokens; the model’s context holds ${limit}.` : '';
+        return new ApiError(
+            'context',
+            `This conversation is too long for the model.${counts} ` +
+                'Start a new chat, shorten the last message, or give the server more context (-c).',
+            message,
+        );
     }
     if (status === 503 && (code === 'model_loading' || /loading/i.test(message))) {
-        return new ApiError('loading', 'The model is still loading. Try again in a moment.', message);
+        return new ApiError(
+            'loading',
+            'The model is still loading. Try again in a moment.',
+            message,
+        );
     }
     if (status === 503 || status === 429) {
-        return new ApiError('busy', 'The server has too much to do right now. Try again in a moment.', message);
+        return new ApiError(
+            'busy',
+            'The server has too much to do right now. Try again in a moment.',
+            message,
+        );
     }
     if (status >= 400 && status < 500) {
         return new ApiError('request', 'The server refused the request.', message);
@@ -42,7 +56,9 @@ async function errorOf(response) {
         body = await response.text();
         return explain(response.status, JSON.parse(body).error ?? {});
     } catch {
-        return explain(response.status, { message: `HTTP ${response.status} ${body.slice(0, 300)}`.trim() });
+        return explain(response.status, {
+            message: `HTTP ${response.status} ${body.slice(0, 300)}`.trim(),
+        });
     }
 }
 
@@ -54,7 +70,11 @@ async function request(path, { key, ...options } = {}) {
         response = await fetch(path, { ...options, headers, cache: 'no-store' });
     } catch (e) {
         if (e.name === 'AbortError') throw e;
-        throw new ApiError('network', 'No connection to the server. Is it still running?', e.message);
+        throw new ApiError(
+            'network',
+            'No connection to the server. Is it still running?',
+            e.message,
+        );
     }
     if (!response.ok) throw await errorOf(response);
     return response;
@@ -75,9 +95,14 @@ export async function describe(key) {
     const models = await (await request('v1/models', { key })).json();
     const model = models.data?.[0] ?? {};
     const id = String(model.id ?? 'model');
-    const name = id.split('/').pop().replace(/\.gguf$/, '') || id;
+    const name =
+        id
+            .split('/')
+            .pop()
+            .replace(/\.gguf$/, '') || id;
     const about = { id, name, device: model.device, nCtx: model.meta?.n_ctx, defaults: {} };
-    try { /* only a nicety: other servers may lack this route */
+    try {
+        /* only a nicety: other servers may lack this route */
         const props = await (await request('props', { key })).json();
         const settings = props.default_generation_settings ?? {};
         about.nCtx ??= settings.n_ctx;
@@ -93,7 +118,8 @@ export async function describe(key) {
 async function* events(body) {
     const reader = body.getReader();
     const decoder = new TextDecoder();
-    let pending = '', data = [];
+    let pending = '',
+        data = [];
     try {
         for (;;) {
             const { done, value } = await reader.read();
@@ -133,7 +159,11 @@ export async function* complete(body, { key, signal }) {
             try {
                 frame = JSON.parse(data);
             } catch {
-                throw new ApiError('server', 'The server sent something that is no answer.', data.slice(0, 200));
+                throw new ApiError(
+                    'server',
+                    'The server sent something that is no answer.',
+                    data.slice(0, 200),
+                );
             }
             if (frame.error) throw explain(frame.error.status ?? 500, frame.error);
             const choice = frame.choices?.[0];
@@ -141,13 +171,21 @@ export async function* complete(body, { key, signal }) {
             const finish = choice?.finish_reason ?? undefined;
             finished ||= Boolean(finish);
             yield {
-                content: delta.content ?? '', reasoning: delta.reasoning_content ?? '',
-                finish, usage: frame.usage ?? undefined, timings: frame.timings ?? undefined,
+                content: delta.content ?? '',
+                reasoning: delta.reasoning_content ?? '',
+                finish,
+                usage: frame.usage ?? undefined,
+                timings: frame.timings ?? undefined,
             };
         }
     } catch (e) {
         if (e instanceof ApiError || e.name === 'AbortError') throw e;
-        throw new ApiError('cut', 'The connection broke before the answer was complete.', e.message);
+        throw new ApiError(
+            'cut',
+            'The connection broke before the answer was complete.',
+            e.message,
+        );
     }
-    if (!finished) throw new ApiError('cut', 'The connection broke before the answer was complete.');
+    if (!finished)
+        throw new ApiError('cut', 'The connection broke before the answer was complete.');
 }

@@ -1,7 +1,8 @@
 /* The chat page: what is on the screen, and what a key or a click does.
  *
- * `chats` is the truth and is kept by store.js; each chat may have one running answer (`runs`), which
- * goes on while another chat is looked at. Text of models and users reaches the page only as text. */
+ * `chats` is the truth and is kept by store.js; each chat may have one running answer (`runs`),
+ * which goes on while another chat is looked at. Text of models and users reaches the page only as
+ * text. */
 
 import { ApiError, complete, describe, health } from './api.js';
 import { MarkdownView } from './markdown.js';
@@ -10,15 +11,15 @@ import * as store from './store.js';
 const $ = (id) => document.getElementById(id);
 const SAMPLING = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed'];
 const LONG_MESSAGE = 1500; /* characters from which a user's message is shown folded */
-const SAVE_MS = 1000;      /* a running answer is saved this often */
+const SAVE_MS = 1000; /* a running answer is saved this often */
 
 let chats = store.loadChats();
 let chat = chats[0] ?? store.newChat();
 let settings = store.loadSettings();
 let key = store.loadKey();
-let about = null;          /* the model; null: not known yet */
-let leaving = false;       /* the browser breaks connections off while a page is left */
-const runs = new Map();    /* chat id -> {message, abort, begun, firstAt, pieces, savedAt} */
+let about = null; /* the model; null: not known yet */
+let leaving = false; /* the browser breaks connections off while a page is left */
+const runs = new Map(); /* chat id -> {message, abort, begun, firstAt, pieces, savedAt} */
 const views = new WeakMap(); /* message -> its AnswerView */
 
 const fromTemplate = (id) => $(id).content.firstElementChild.cloneNode(true);
@@ -39,18 +40,25 @@ function toast(text, action, act) {
     };
     $('toast').hidden = false;
     clearTimeout(toastTimer);
-    toastTimer = setTimeout(() => { $('toast').hidden = true; }, action ? 8000 : 3000);
+    toastTimer = setTimeout(
+        () => {
+            $('toast').hidden = true;
+        },
+        action ? 8000 : 3000,
+    );
 }
 
 function save(c) {
     if (!c.messages.length) return;
-    if (!store.saveChat(c)) toast('This browser has no room left for chats: export some, then delete them.');
+    if (!store.saveChat(c))
+        toast('This browser has no room left for chats: export some, then delete them.');
 }
 
 async function copy(text) {
     try {
         await navigator.clipboard.writeText(text);
-    } catch { /* no clipboard API outside of https and localhost */
+    } catch {
+        /* no clipboard API outside of https and localhost */
         const box = document.createElement('textarea');
         box.value = text;
         document.body.append(box);
@@ -84,7 +92,9 @@ async function watch() {
         if (state === 'loading') showServer('loading', 'The model is loading…');
         if (state === 'away') showServer('away', 'No connection to the server. Trying again…');
         if (state === 'ready' && !key) break; /* the key's dialog goes on */
-        await new Promise((done) => { setTimeout(done, 1000); });
+        await new Promise((done) => {
+            setTimeout(done, 1000);
+        });
     }
     watching = false;
 }
@@ -111,7 +121,9 @@ async function meet() {
 }
 
 function askKey() {
-    $('key-note').textContent = key ? 'The key that was used was not accepted.' : 'It is kept in this browser only.';
+    $('key-note').textContent = key
+        ? 'The key that was used was not accepted.'
+        : 'It is kept in this browser only.';
     if (!$('ask-key').open) $('ask-key').showModal();
 }
 
@@ -124,7 +136,8 @@ function setKey(value) {
 /* --- scrolling ------------------------------------------------------------------------------- */
 
 /* The page follows the newest text unless the user went up; going back to the end resumes. */
-let following = true, lastTop = 0;
+let following = true,
+    lastTop = 0;
 
 function onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = $('scroll');
@@ -147,14 +160,19 @@ function toEnd() {
 
 /* --- messages -------------------------------------------------------------------------------- */
 
-const NOTES = { length: 'cut off at the token limit', stopped: 'stopped', content_filter: 'withheld' };
+const NOTES = {
+    length: 'cut off at the token limit',
+    stopped: 'stopped',
+    content_filter: 'withheld',
+};
 
 function statsText(message, run) {
     const parts = [];
     const s = message.stats ?? {};
     if (Number.isFinite(s.perSecond)) parts.push(`${s.perSecond.toFixed(1)} tok/s`);
     if (Number.isFinite(s.tokens)) parts.push(`${count(s.tokens)} tokens`);
-    if (Number.isFinite(s.firstMs)) parts.push(`first after ${(s.firstMs / 1000).toFixed(2)} s`);
+    if (Number.isFinite(s.firstMs))
+        parts.push(`first token after ${(s.firstMs / 1000).toFixed(2)} s`);
     if (!run) {
         const note = message.finish ? NOTES[message.finish] : message.error ? '' : 'interrupted';
         if (note) parts.push(note);
@@ -181,8 +199,11 @@ class AnswerView {
         this.thought.hidden = !reasoning;
         const over = !run || content !== '';
         const seconds = ((stats?.thoughtMs ?? 0) / 1000).toFixed(1);
-        part('.thought > summary').textContent = !over ? 'Thinking…'
-            : stats?.thoughtMs ? `Thought for ${seconds} s` : 'Thoughts';
+        part('.thought > summary').textContent = !over
+            ? 'Thinking…'
+            : stats?.thoughtMs
+              ? `Thought for ${seconds} s`
+              : 'Thoughts';
         if (over !== this.thoughtWasOver) this.thought.open = !over;
         this.thoughtWasOver = over;
         part('.wait').hidden = !run || Boolean(content || reasoning);
@@ -201,12 +222,15 @@ class AnswerView {
 
 function userElement(message) {
     const el = fromTemplate('t-user');
-    const text = el.querySelector('.text'), more = el.querySelector('.more');
+    const text = el.querySelector('.text'),
+        more = el.querySelector('.more');
     text.textContent = message.content;
     const long = message.content.length > LONG_MESSAGE || message.content.split('\n').length > 16;
     text.classList.toggle('cut', long);
     more.hidden = !long;
-    more.onclick = () => { more.textContent = text.classList.toggle('cut') ? 'Show all' : 'Show less'; };
+    more.onclick = () => {
+        more.textContent = text.classList.toggle('cut') ? 'Show all' : 'Show less';
+    };
     el.querySelector('.copy').onclick = () => copy(message.content);
     el.querySelector('.edit').onclick = () => edit(el, message);
     return el;
@@ -224,7 +248,9 @@ function answerElement(message) {
 const runOf = (message) => [...runs.values()].find((run) => run.message === message);
 
 function showChat() {
-    $('thread').replaceChildren(...chat.messages.map((m) => (m.role === 'user' ? userElement(m) : answerElement(m))));
+    $('thread').replaceChildren(
+        ...chat.messages.map((m) => (m.role === 'user' ? userElement(m) : answerElement(m))),
+    );
     refreshComposer();
     toEnd();
 }
@@ -236,8 +262,11 @@ function refreshTools() {
     chat.messages.forEach((m, i) => {
         const el = $('thread').children[i];
         const button = el?.querySelector(m.role === 'user' ? '.tools .edit' : '.again');
-        if (button) button.hidden = busy || (m.role === 'user' ? m !== lastUser : i !== chat.messages.length - 1);
-        el?.querySelector('.retry')?.toggleAttribute('hidden', busy || i !== chat.messages.length - 1);
+        const isLast = i === chat.messages.length - 1;
+        if (button)
+            button.hidden =
+                busy || Boolean(m.error) || (m.role === 'user' ? m !== lastUser : !isLast);
+        el?.querySelector('.retry')?.toggleAttribute('hidden', busy || !isLast);
     });
 }
 
@@ -310,7 +339,14 @@ function again() {
 async function generate(c) {
     const messages = history(c);
     const message = { role: 'assistant', content: '', reasoning: '', stats: {} };
-    const run = { message, abort: new AbortController(), begun: performance.now(), firstAt: 0, pieces: 0, savedAt: 0 };
+    const run = {
+        message,
+        abort: new AbortController(),
+        begun: performance.now(),
+        firstAt: 0,
+        pieces: 0,
+        savedAt: 0,
+    };
     runs.set(c.id, run);
     c.messages.push(message);
     c.updated = Date.now();
@@ -318,10 +354,13 @@ async function generate(c) {
     save(c);
     showList();
     showChat();
-    const sampling = Object.fromEntries(SAMPLING.filter((n) => n in settings).map((n) => [n, settings[n]]));
+    const sampling = Object.fromEntries(
+        SAMPLING.filter((n) => n in settings).map((n) => [n, settings[n]]),
+    );
     try {
         const options = { key, signal: run.abort.signal };
-        for await (const piece of complete({ model: about.id, messages, ...sampling }, options)) take(c, run, piece);
+        for await (const piece of complete({ model: about.id, messages, ...sampling }, options))
+            take(c, run, piece);
     } catch (e) {
         if (e.name === 'AbortError') message.finish = 'stopped';
         else if (!leaving) fail(message, e);
@@ -345,7 +384,7 @@ function take(c, run, { content, reasoning, finish, usage, timings }) {
             s.firstMs = now - run.begun;
         } else {
             /* About one token a piece; the server's own figures replace this at the end. */
-            s.perSecond = run.pieces * 1000 / (now - run.firstAt);
+            s.perSecond = (run.pieces * 1000) / (now - run.firstAt);
         }
         s.tokens = ++run.pieces;
         message.reasoning += reasoning;
@@ -379,7 +418,8 @@ function draw(c, run) {
 
 function fail(message, e) {
     const known = e instanceof ApiError;
-    message.error = known ? { kind: e.kind, message: e.message, detail: e.detail }
+    message.error = known
+        ? { kind: e.kind, message: e.message, detail: e.detail }
         : { kind: 'server', message: 'Something went wrong in this page.', detail: String(e) };
     if (e.kind === 'key') askKey();
     if (e.kind === 'network' || e.kind === 'loading') watch();
@@ -404,8 +444,11 @@ function refreshComposer() {
     document.body.classList.toggle('empty', !chat.messages.length);
     for (const idea of $('ideas').children) idea.disabled = !canSend();
     const used = lastOf(chat.messages.filter((m) => m.stats?.context))?.stats.context;
-    $('context').textContent = !used ? '' : about?.nCtx ? `${count(used)} of ${count(about.nCtx)} tokens used`
-        : `${count(used)} tokens used`;
+    $('context').textContent = !used
+        ? ''
+        : about?.nCtx
+          ? `${count(used)} of ${count(about.nCtx)} tokens used`
+          : `${count(used)} tokens used`;
     refreshTools();
 }
 
@@ -420,18 +463,20 @@ function submit() {
 /* --- list of chats --------------------------------------------------------------------------- */
 
 function showList() {
-    $('chats').replaceChildren(...chats.map((c) => {
-        const li = fromTemplate('t-chat');
-        const title = li.querySelector('.title');
-        title.textContent = title.title = c.title || 'New chat';
-        title.onclick = () => select(c);
-        if (c === chat) title.setAttribute('aria-current', 'true');
-        li.classList.toggle('on', c === chat);
-        li.classList.toggle('busy', runs.has(c.id));
-        li.querySelector('.rename').onclick = () => rename(li, c);
-        li.querySelector('.drop').onclick = () => drop(c);
-        return li;
-    }));
+    $('chats').replaceChildren(
+        ...chats.map((c) => {
+            const li = fromTemplate('t-chat');
+            const title = li.querySelector('.title');
+            title.textContent = title.title = c.title || 'New chat';
+            title.onclick = () => select(c);
+            if (c === chat) title.setAttribute('aria-current', 'true');
+            li.classList.toggle('on', c === chat);
+            li.classList.toggle('busy', runs.has(c.id));
+            li.querySelector('.rename').onclick = () => rename(li, c);
+            li.querySelector('.drop').onclick = () => drop(c);
+            return li;
+        }),
+    );
 }
 
 const isNarrow = () => matchMedia('(max-width: 760px)').matches;
@@ -522,7 +567,9 @@ function setTheme(theme) {
 
 function exportAll() {
     const a = document.createElement('a');
-    a.href = URL.createObjectURL(new Blob([store.exportChats(chats)], { type: 'application/json' }));
+    a.href = URL.createObjectURL(
+        new Blob([store.exportChats(chats)], { type: 'application/json' }),
+    );
     a.download = `1bit-chats-${new Date().toISOString().slice(0, 10)}.json`;
     a.click();
     setTimeout(() => URL.revokeObjectURL(a.href), 10000);
@@ -551,8 +598,12 @@ async function importFile(file) {
 addEventListener('storage', (e) => {
     const id = store.chatIdOf(e.key);
     if (!id || runs.has(id)) return;
-    const mine = chats.find((c) => c.id === id), theirs = store.loadChat(id);
-    chats = chats.filter((c) => c !== mine).concat(theirs ?? []).sort((a, b) => b.updated - a.updated);
+    const mine = chats.find((c) => c.id === id),
+        theirs = store.loadChat(id);
+    chats = chats
+        .filter((c) => c !== mine)
+        .concat(theirs ?? [])
+        .sort((a, b) => b.updated - a.updated);
     if (mine && mine === chat) {
         chat = theirs ?? store.newChat();
         showChat();
@@ -563,7 +614,9 @@ addEventListener('pagehide', () => {
     leaving = true;
     chats.filter((c) => runs.has(c.id)).forEach(save);
 });
-addEventListener('pageshow', () => { leaving = false; });
+addEventListener('pageshow', () => {
+    leaving = false;
+});
 addEventListener('keydown', (e) => {
     if (e.key !== 'Escape' || document.querySelector('dialog[open]')) return;
     if (isNarrow() && !document.body.classList.contains('side-closed')) showSide(false);

@@ -1,7 +1,8 @@
 /* Markdown as models write it -> DOM nodes.
  *
- * Text becomes text nodes and a fixed set of elements; no string is ever parsed as HTML, so nothing a
- * model writes can become markup. Pictures become links: the page asks no other host for anything.
+ * Text becomes text nodes and a fixed set of elements; no string is ever parsed as HTML, so nothing
+ * a model writes can become markup. Pictures become links: the page asks no other host for
+ * anything.
  *
  * A reply is rendered again with each token, so the source is cut into top-level blocks (a linear
  * scan of lines) and only blocks whose source changed are built anew. Work is linear in the length
@@ -36,16 +37,27 @@ const isBlank = (line) => line.trim() === '';
 const indentOf = (line) => line.length - line.trimStart().length;
 
 function startsTable(lines, i) {
-    return i + 1 < lines.length && lines[i].includes('|') && lines[i + 1].includes('-') &&
-        TABLE_RULE.test(lines[i + 1]) && cellsOf(lines[i]).length === cellsOf(lines[i + 1]).length;
+    return (
+        i + 1 < lines.length &&
+        lines[i].includes('|') &&
+        lines[i + 1].includes('-') &&
+        TABLE_RULE.test(lines[i + 1]) &&
+        cellsOf(lines[i]).length === cellsOf(lines[i + 1]).length
+    );
 }
 
 /* May this line end a paragraph? */
 function startsBlock(lines, i) {
     const line = lines[i];
     const item = ITEM.exec(line);
-    return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) ||
-        (item && item[0].length < line.length) || startsTable(lines, i);
+    return (
+        FENCE.test(line) ||
+        HEADING.test(line) ||
+        RULE.test(line) ||
+        QUOTE.test(line) ||
+        (item && item[0].length < line.length) ||
+        startsTable(lines, i)
+    );
 }
 
 /* The index behind the block that starts at line i, and its kind. */
@@ -61,7 +73,12 @@ function blockEnd(lines, i) {
     if (HEADING.test(lines[i])) return { kind: 'heading', end };
     if (RULE.test(lines[i])) return { kind: 'rule', end };
     if (QUOTE.test(lines[i])) {
-        while (end < n && !isBlank(lines[end]) && (QUOTE.test(lines[end]) || !startsBlock(lines, end))) end++;
+        while (
+            end < n &&
+            !isBlank(lines[end]) &&
+            (QUOTE.test(lines[end]) || !startsBlock(lines, end))
+        )
+            end++;
         return { kind: 'quote', end };
     }
     const item = ITEM.exec(lines[i]);
@@ -80,12 +97,16 @@ const isOrdered = (marker) => /\d/.test(marker);
 /* A list goes on over items of its sort, indented lines, and blank lines before either. */
 function listEnd(lines, from, first) {
     const margin = first[1].length;
-    let end = from + 1, last = end, fence = null;
+    let end = from + 1,
+        last = end,
+        fence = null;
     for (; end < lines.length; end++) {
         const line = lines[end];
         if (isBlank(line)) continue;
-        if (fence) { /* an item's code may stand at the margin */
-            if (line.trim().startsWith(fence) && !line.trim().slice(fence.length).trim()) fence = null;
+        if (fence) {
+            /* an item's code may stand at the margin */
+            if (line.trim().startsWith(fence) && !line.trim().slice(fence.length).trim())
+                fence = null;
             last = end + 1;
             continue;
         }
@@ -121,7 +142,8 @@ function splitBlocks(lines) {
 /* Cells of a table's row; a bar behind a backslash or inside backticks does not part cells. */
 function cellsOf(line) {
     const cells = [];
-    let cell = '', inCode = false;
+    let cell = '',
+        inCode = false;
     for (const part of line.trim().split(/(\\\||`|\|)/)) {
         if (part === '\\|') {
             cell += '|';
@@ -142,13 +164,23 @@ function cellsOf(line) {
 function buildTable(lines) {
     const heads = cellsOf(lines[0]);
     const aligns = cellsOf(lines[1]).map((c) => {
-        const left = c.startsWith(':'), right = c.endsWith(':');
+        const left = c.startsWith(':'),
+            right = c.endsWith(':');
         return left && right ? 'mid' : right ? 'end' : '';
     });
-    const row = (cells, tag) => addAll(make('tr', ''), heads.map((_, i) =>
-        addAll(make(tag, aligns[i] || ''), inline(cells[i] || ''))));
-    const body = lines.slice(2).map((line) => row(cellsOf(line), 'td'));
-    const table = make('table', '', make('thead', '', row(heads, 'th')), addAll(make('tbody', ''), body));
+    /* Short rows are not filled up: a wide head must not multiply with many rows. */
+    const row = (cells, tag) =>
+        addAll(
+            make('tr', ''),
+            cells.map((cell, i) => addAll(make(tag, aligns[i] || ''), inline(cell))),
+        );
+    const body = lines.slice(2).map((line) => row(cellsOf(line).slice(0, heads.length), 'td'));
+    const table = make(
+        'table',
+        '',
+        make('thead', '', row(heads, 'th')),
+        addAll(make('tbody', ''), body),
+    );
     const box = make('div', 'table', table);
     box.tabIndex = 0; /* wide tables scroll: by keyboard too */
     return box;
@@ -157,10 +189,13 @@ function buildTable(lines) {
 function buildCode(lines) {
     const [, , mark, info] = FENCE.exec(lines[0]);
     const last = lines[lines.length - 1].trim();
-    const closed = lines.length > 1 && last.length >= mark.length && last === mark[0].repeat(last.length);
+    const closed =
+        lines.length > 1 && last.length >= mark.length && last === mark[0].repeat(last.length);
     const margin = indentOf(lines[0]);
-    const text = lines.slice(1, closed ? -1 : undefined)
-        .map((line) => line.slice(Math.min(margin, indentOf(line)))).join('\n');
+    const text = lines
+        .slice(1, closed ? -1 : undefined)
+        .map((line) => line.slice(Math.min(margin, indentOf(line))))
+        .join('\n');
     const language = (info.trim().split(/[\s{,]/)[0] || '').slice(0, 24);
     const copy = make('button', 'copy-code', 'Copy');
     copy.type = 'button';
@@ -169,7 +204,12 @@ function buildCode(lines) {
     colour(code, text, language.toLowerCase());
     const pre = make('pre', '', code);
     pre.tabIndex = 0;
-    return make('div', 'code', make('div', 'code-bar', make('span', '', language || 'text'), copy), pre);
+    return make(
+        'div',
+        'code',
+        make('div', 'code-bar', make('span', '', language || 'text'), copy),
+        pre,
+    );
 }
 
 function buildList(lines, depth) {
@@ -178,12 +218,19 @@ function buildList(lines, depth) {
     const list = make(isOrdered(first[2]) ? 'ol' : 'ul', '');
     const start = parseInt(first[2], 10);
     if (isOrdered(first[2]) && start !== 1) list.start = start;
-    let item = null, width = 0, loose = false, blankBefore = false, fenced = false;
+    let item = null,
+        width = 0,
+        loose = false,
+        blankBefore = false,
+        fenced = false;
     const items = [];
     for (const line of lines) {
         const m = fenced ? null : ITEM.exec(line);
         if (m && m[1].length <= margin + 1) {
-            width = m[0].length > m[1].length + m[2].length + 4 ? m[1].length + m[2].length + 1 : m[0].length;
+            width =
+                m[0].length > m[1].length + m[2].length + 4
+                    ? m[1].length + m[2].length + 1
+                    : m[0].length;
             item = [line.slice(width)];
             items.push(item);
             if (blankBefore) loose = true;
@@ -221,29 +268,53 @@ const textOf = (lines) => lines.map((line) => line.trim()).join('\n');
 function build({ kind, lines }, depth = 0) {
     if (depth > MAX_DEPTH) return make('p', '', lines.join('\n'));
     switch (kind) {
-    case 'code': return buildCode(lines);
-    case 'rule': return make('hr', '');
-    case 'table': return buildTable(lines);
-    case 'list': return buildList(lines, depth);
-    case 'heading': {
-        const [, marks, text] = HEADING.exec(lines[0]);
-        /* The page's own headings are h1 and h2. */
-        const title = text.replace(/[ \t]#*[ \t]*$/, '');
-        return addAll(make(`h${Math.min(marks.length + 2, 6)}`, ''), inline(title));
-    }
-    case 'quote': {
-        const inner = splitBlocks(lines.map((line) => line.replace(QUOTE, '')));
-        return addAll(make('blockquote', ''), inner.map((block) => build(block, depth + 1)));
-    }
-    default:
-        return addAll(make('p', ''), inline(textOf(lines)));
+        case 'code':
+            return buildCode(lines);
+        case 'rule':
+            return make('hr', '');
+        case 'table':
+            return buildTable(lines);
+        case 'list':
+            return buildList(lines, depth);
+        case 'heading': {
+            const [, marks, text] = HEADING.exec(lines[0]);
+            /* The page's own headings are h1 and h2. */
+            const title = text.replace(/[ \t]#*[ \t]*$/, '');
+            return addAll(make(`h${Math.min(marks.length + 2, 6)}`, ''), inline(title));
+        }
+        case 'quote': {
+            const inner = splitBlocks(lines.map((line) => line.replace(QUOTE, '')));
+            return addAll(
+                make('blockquote', ''),
+                inner.map((block) => build(block, depth + 1)),
+            );
+        }
+        default:
+            return addAll(make('p', ''), inline(textOf(lines)));
     }
 }
 
 /* --- inline ---------------------------------------------------------------------------------- */
 
-const INLINE = /\\[!-/:-@[-`{-~]|`+|\*+|_+|~~|!?\[|\]|<br ?\/?>|<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>"'`]+|\n/gi;
-const LINK_TARGET = /\((?:<([^<>\n]{0,2000})>|((?:[^\s()]|\([^\s()]{0,500}\)){0,2000}))(?:[ \t]+(?:"[^"\n]{0,500}"|'[^'\n]{0,500}'))?[ \t]*\)/y;
+/* What may have a meaning: escape; code, emphasis, brackets; line break; address; end of line. */
+const INLINE = new RegExp(
+    [
+        /\\[!-/:-@[-`{-~]/,
+        /`+|\*+|_+|~~|!?\[|\]/,
+        /<br ?\/?>/,
+        /<(?:https?:\/\/|mailto:)[^\s<>]+>|https?:\/\/[^\s<>"'`]+/,
+        /\n/,
+    ]
+        .map((part) => part.source)
+        .join('|'),
+    'gi',
+);
+/* "(address "title")", of bounded length. */
+const LINK_TARGET = new RegExp(
+    /\((?:<([^<>\n]{0,2000})>|((?:[^\s()]|\([^\s()]{0,500}\)){0,2000}))/.source +
+        /(?:[ \t]+(?:"[^"\n]{0,500}"|'[^'\n]{0,500}'))?[ \t]*\)/.source,
+    'y',
+);
 
 /* An address that may become a link, or null. */
 export function safeUrl(text) {
@@ -284,7 +355,7 @@ function lastRuns(text) {
 const isWord = (c) => c !== undefined && /[\p{L}\p{N}]/u.test(c);
 const isSpace = (c) => c === undefined || /\s/.test(c);
 
-/* Text of a paragraph -> nodes. The list holds strings, elements, and openers {mark, n, at}, which turn
+/* Text of a paragraph -> nodes. The list holds strings, elements, and openers {mark, n}, which turn
  * into elements when their partner comes and into plain text at the end. */
 function inline(text) {
     const nodes = [];
@@ -292,7 +363,8 @@ function inline(text) {
     const runs = lastRuns(text);
     const closers = /`+/g;
     const scan = new RegExp(INLINE);
-    let at = 0, m;
+    let at = 0,
+        m;
     while ((m = scan.exec(text))) {
         if (m.index > at) nodes.push(text.slice(at, m.index));
         const token = m[0];
@@ -358,19 +430,23 @@ function codeSpan(text, from, token, runs, closers, nodes) {
 /* A run of * or _ or ~~: closes what it can, and opens with what is left. */
 function emphasis(text, from, token, nodes, openers) {
     const mark = token[0];
-    const before = text[from - 1], after = text[from + token.length];
-    const left = !isSpace(after), right = !isSpace(before);
+    const before = text[from - 1],
+        after = text[from + token.length];
+    const left = !isSpace(after),
+        right = !isSpace(before);
     const canOpen = left && (mark !== '_' || !isWord(before));
     const canClose = right && (mark !== '_' || !isWord(after));
     let n = token.length;
-    if (n > 3) { /* a line of stars, or an attempt at nesting without end */
+    if (n > 3) {
+        /* a line of stars, or an attempt at nesting without end */
         nodes.push(token);
         return;
     }
     while (canClose && n) {
         const k = findOpener(mark, nodes, openers);
         if (k < 0) break;
-        const index = openers[k], opener = nodes[index];
+        const index = openers[k],
+            opener = nodes[index];
         const used = mark === '~' ? 2 : Math.min(opener.n, n, 2);
         openers.length = k + 1;
         const tag = mark === '~' ? 'del' : used === 2 ? 'strong' : 'em';
@@ -397,7 +473,7 @@ function findOpener(mark, nodes, openers) {
     return -1;
 }
 
-/* "]" at end - 1: make a link if "(address)" follows and "[" came before. Returns the index behind. */
+/* "]" at end - 1: a link if "(address)" follows and "[" came before. Returns the index behind. */
 function closeLink(text, end, nodes, openers) {
     let k = openers.length - 1;
     while (k >= 0 && nodes[openers[k]].mark !== '[') k--;
@@ -410,7 +486,8 @@ function closeLink(text, end, nodes, openers) {
     const target = text[end] === '(' ? LINK_TARGET.exec(text) : null;
     const href = target ? safeUrl(target[1] ?? target[2]) : null;
     openers.length = k;
-    if (!href) { /* what stands there stays readable, address and all */
+    if (!href) {
+        /* what stands there stays readable, address and all */
         nodes[index] = nodes[index].text;
         nodes.push(']');
         return end;
@@ -425,63 +502,62 @@ function closeLink(text, end, nodes, openers) {
 /* --- colours of code ------------------------------------------------------------------------- */
 
 const words = (text) => new Set(text.split(' '));
-const C_WORDS = 'auto break case char class const constexpr continue default delete do double else enum ' +
-    'explicit export extern false final float for friend goto if inline int interface long namespace new ' +
-    'noexcept null nullptr NULL operator override package private protected public register return short ' +
-    'signed sizeof static struct super switch template this throw throws true try catch finally typedef ' +
-    'typename union unsigned using var virtual void volatile while bool boolean byte string import extends ' +
-    'implements abstract instanceof';
+/* One list for all languages with braces: a word too many does less harm than a list for each. */
+const BRACES = words(
+    'abstract as async await auto bool boolean break byte case catch chan char class const ' +
+        'constexpr continue crate default defer delete do double dyn else enum export extends ' +
+        'extern false final finally float fn for func function get go goto if impl implements ' +
+        'import in inline instanceof int interface let long loop map match mod move mut namespace ' +
+        'new nil null nullptr NULL of operator override package private protected pub public range ' +
+        'readonly ref return self Self set short signed sizeof static string struct super switch ' +
+        'template this throw trait true try type typedef typename typeof undefined union unsafe ' +
+        'unsigned use using var virtual void volatile where while yield',
+);
 const FAMILIES = {
-    c: { words: words(C_WORDS), line: '//', block: true },
-    js: {
-        words: words('async await break case catch class const continue debugger default delete do else enum ' +
-            'export extends false finally for from function get if implements import in instanceof interface let ' +
-            'new null of return set static super switch this throw true try type typeof undefined var void while ' +
-            'yield string number boolean any readonly as'),
-        line: '//', block: true,
-    },
+    braces: { words: BRACES, line: '//', block: true },
     python: {
-        words: words('and as assert async await break class continue def del elif else except False finally for ' +
-            'from global if import in is lambda match None nonlocal not or pass raise return self True try while ' +
-            'with yield'),
+        words: words(
+            'and as assert async await break class continue def del elif else except False ' +
+                'finally for from global if import in is lambda match None nonlocal not or pass ' +
+                'raise return self True try while with yield end nil do module',
+        ),
         line: '#',
     },
-    rust: {
-        words: words('as async await break const continue crate dyn else enum extern false fn for if impl in let ' +
-            'loop match mod move mut pub ref return self Self static struct super trait true type unsafe use where ' +
-            'while bool char f32 f64 i8 i16 i32 i64 isize str u8 u16 u32 u64 usize String Vec Option Result'),
-        line: '//', block: true, lifetimes: true,
-    },
-    go: {
-        words: words('break case chan const continue default defer else fallthrough false for func go goto if import ' +
-            'interface map nil package range return select struct switch true type var bool byte error float64 int ' +
-            'int64 rune string uint'),
-        line: '//', block: true,
-    },
     shell: {
-        words: words('if then else elif fi for in do done while until case esac function return local export set unset ' +
-            'echo cd exit source sudo'),
+        words: words(
+            'if then else elif fi for in do done while until case esac function return local ' +
+                'export set unset echo cd exit source sudo',
+        ),
         line: '#',
     },
     sql: {
-        words: words('select from where and or not insert into values update set delete create table drop alter join ' +
-            'left right inner outer on group by order having limit as null is in like between distinct union all ' +
-            'primary key foreign references index view case when then else end count sum avg min max'),
-        line: '--', block: true, anyCase: true,
+        words: words(
+            'select from where and or not insert into values update set delete create table ' +
+                'drop alter join left right inner outer on group by order having limit as null is ' +
+                'in like between distinct union all primary key foreign references index view case ' +
+                'when then else end',
+        ),
+        line: '--',
+        block: true,
+        anyCase: true,
     },
-    json: { words: words('true false null yes no on off') },
-    yaml: { words: words('true false null yes no on off'), line: '#' },
-    css: { words: words('important media import from to'), block: true },
-    html: { markup: true },
+    data: { words: words('true false null yes no on off'), line: '#' },
+    css: { words: words('important media import'), block: true },
+    markup: { markup: true },
 };
-const LANGUAGES = {
-    c: 'c', h: 'c', cpp: 'c', 'c++': 'c', cc: 'c', hpp: 'c', cs: 'c', csharp: 'c', 'c#': 'c', java: 'c', kotlin: 'c',
-    swift: 'c', php: 'c', scala: 'c', dart: 'c', js: 'js', javascript: 'js', jsx: 'js', ts: 'js', typescript: 'js',
-    tsx: 'js', py: 'python', python: 'python', python3: 'python', rb: 'python', ruby: 'python', rust: 'rust',
-    rs: 'rust', go: 'go', golang: 'go', sh: 'shell', bash: 'shell', shell: 'shell', zsh: 'shell', console: 'shell',
-    sql: 'sql', json: 'json', jsonc: 'json', yaml: 'yaml', yml: 'yaml', toml: 'yaml', ini: 'yaml', css: 'css',
-    html: 'html', xml: 'html', svg: 'html', dockerfile: 'shell', makefile: 'shell', make: 'shell', cmake: 'shell',
-};
+const LANGUAGES = new Map(
+    Object.entries({
+        braces:
+            'c h cpp c++ cc hpp cs csharp c# java kotlin swift php scala dart js javascript jsx ' +
+            'ts typescript tsx rust rs go golang zig',
+        python: 'py python python3 rb ruby',
+        shell: 'sh bash shell zsh console dockerfile makefile make cmake',
+        sql: 'sql',
+        data: 'json jsonc yaml yml toml ini',
+        css: 'css scss',
+        markup: 'html xml svg vue',
+    }).flatMap(([family, names]) => names.split(' ').map((name) => [name, FAMILIES[family]])),
+);
 
 const patterns = new Map();
 
@@ -489,22 +565,29 @@ const patterns = new Map();
 function patternOf(family) {
     const known = patterns.get(family);
     if (known) return known;
-    let comment, string = '"(?:[^"\\\\\\n]|\\\\.)*"?', tag = '(?!)';
+    let comment,
+        string = '"(?:[^"\\\\\\n]|\\\\.)*"?',
+        tag = '(?!)';
     if (family.markup) {
         comment = '<!--[^]*?(?:-->|$)';
         string += "|'[^'\\n]*'";
         tag = '<\\/?[A-Za-z][\\w:-]*|\\/?>';
     } else {
         const parts = [];
-        if (family.line) parts.push(family.line === '#' ? '(?<![\\w$&])#[^\\n]*' : `${family.line}[^\\n]*`);
+        if (family.line)
+            parts.push(family.line === '#' ? '(?<![\\w$&])#[^\\n]*' : `${family.line}[^\\n]*`);
         if (family.block) parts.push('\\/\\*[^]*?(?:\\*\\/|$)');
         comment = parts.join('|') || '(?!)';
         if (family === FAMILIES.python) string = `"""[^]*?(?:"""|$)|'''[^]*?(?:'''|$)|${string}`;
-        string += family.lifetimes ? "|'(?:[^'\\\\\\n]|\\\\.)'" : "|'(?:[^'\\\\\\n]|\\\\.)*'?";
-        if (family === FAMILIES.js || family === FAMILIES.go) string += '|`(?:[^`\\\\]|\\\\.)*`?';
+        /* Neither an apostrophe nor a lifetime of Rust. */
+        string += "|(?<![\\w<&])'(?:[^'\\\\\\n]|\\\\.)*'";
+        if (family === FAMILIES.braces) string += '|`(?:[^`\\\\]|\\\\.)*`?';
     }
     const number = '\\b(?:0[xXbBoO][\\da-fA-F_]+|\\d[\\d_]*(?:\\.\\d+)?(?:[eE][+-]?\\d+)?)\\w*\\b';
-    const made = new RegExp(`(${comment})|(${string})|(${number})|([A-Za-z_$][\\w$]*)|(${tag})`, 'g');
+    const made = new RegExp(
+        `(${comment})|(${string})|(${number})|([A-Za-z_$][\\w$]*)|(${tag})`,
+        'g',
+    );
     patterns.set(family, made);
     return made;
 }
@@ -519,14 +602,15 @@ function classOf(m, family, text) {
 }
 
 function colour(el, text, language) {
-    const family = Object.hasOwn(LANGUAGES, language) ? FAMILIES[LANGUAGES[language]] : null;
+    const family = LANGUAGES.get(language);
     if (!family || text.length > MAX_COLOURED) {
         el.textContent = text;
         return;
     }
     const out = document.createDocumentFragment();
     const scan = new RegExp(patternOf(family));
-    let plain = '', at = 0;
+    let plain = '',
+        at = 0;
     const flush = () => {
         if (plain) out.append(plain);
         plain = '';

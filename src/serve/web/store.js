@@ -58,8 +58,11 @@ function checkedMessage(m) {
     if (isText(m.finish)) out.finish = m.finish;
     if (m.stats) out.stats = checkedStats(m.stats);
     if (m.error && isText(m.error.message)) {
-        out.error = { message: m.error.message, detail: orNothing(m.error.detail, isText) ?? '',
-                      kind: orNothing(m.error.kind, isText) ?? 'server' };
+        out.error = {
+            message: m.error.message,
+            detail: orNothing(m.error.detail, isText) ?? '',
+            kind: orNothing(m.error.kind, isText) ?? 'server',
+        };
     }
     return out;
 }
@@ -71,8 +74,11 @@ function checkedChat(c) {
     if (messages.includes(null)) return null;
     const now = Date.now();
     return {
-        id: c.id, title: isText(c.title) ? c.title.slice(0, 200) : '', messages,
-        created: orNothing(c.created, isTime) ?? now, updated: orNothing(c.updated, isTime) ?? now,
+        id: c.id,
+        title: isText(c.title) ? c.title.slice(0, 200) : '',
+        messages,
+        created: orNothing(c.created, isTime) ?? now,
+        updated: orNothing(c.updated, isTime) ?? now,
     };
 }
 
@@ -90,7 +96,9 @@ export function loadChats() {
     let names = [];
     try {
         names = Object.keys(localStorage);
-    } catch { /* forbidden */ }
+    } catch {
+        /* forbidden */
+    }
     for (const name of names) {
         const chat = name.startsWith(CHAT) ? checkedChat(parse(read(name))) : null;
         if (chat) chats.push(chat);
@@ -108,20 +116,27 @@ export function loadSettings() {
     return s && typeof s === 'object' && !Array.isArray(s) ? s : {};
 }
 export const saveSettings = (s) => write('1bit.settings', JSON.stringify(s));
-export const loadTheme = () => orNothing(read('1bit.theme'), (v) => v === 'light' || v === 'dark') ?? '';
+export const loadTheme = () =>
+    orNothing(read('1bit.theme'), (v) => v === 'light' || v === 'dark') ?? '';
 export const saveTheme = (theme) => write('1bit.theme', theme);
 export const loadKey = () => read('1bit.key') ?? '';
 export const saveKey = (key) => write('1bit.key', key);
 
 export function exportChats(chats) {
-    return JSON.stringify({ format: '1bit-chats', version: 1, exported: new Date().toISOString(), chats }, null, 1);
+    return JSON.stringify(
+        { format: '1bit-chats', version: 1, exported: new Date().toISOString(), chats },
+        null,
+        1,
+    );
 }
 
 /* Chats of an exported file; throws with the reason. */
 export function parseExport(text) {
     const file = parse(text);
-    if (file?.format !== '1bit-chats' || !Array.isArray(file.chats)) throw new Error('This file holds no chats of this page.');
-    if (file.version !== 1) throw new Error('This file was written by a newer version of this page.');
+    if (file?.format !== '1bit-chats' || !Array.isArray(file.chats))
+        throw new Error('This file holds no chats of this page.');
+    if (file.version !== 1)
+        throw new Error('This file was written by a newer version of this page.');
     const chats = file.chats.map(checkedChat);
     if (chats.includes(null)) throw new Error('This file is damaged: a chat in it cannot be read.');
     return chats;
