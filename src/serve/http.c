@@ -187,6 +187,7 @@ static void end_request(ob_conn *c)
     } else {
         c->state = CLOSING;
         arm(c, s->params.timeout_s);
+        conn_process(c); /* throws away what has come, or a full buffer would stop the reading */
         if (!ob_conn_backlog(c)) conn_kill(c);
     }
 }
@@ -521,23 +522,27 @@ static bool step_body(ob_conn *c)
     return !c->dead && c->state == HEAD;
 }
 
+static bool step_closing(ob_conn *c)
+{
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    evbuffer_drain(in, evbuffer_get_length(in));
+    return false;
+}
+
 static void conn_process(ob_conn *c)
 {
     if (c->processing || c->dead) return;
     c->processing = true;
     bool more = true;
     while (more && !c->dead) {
-        switch (c->state) {
+        enum conn_state before = c->state;
+        switch (before) {
         case HEAD: more = step_head(c); break;
         case BODY: more = step_body(c); break;
         case HANDLING: more = false; break;
-        case CLOSING: {
-            struct evbuffer *in = bufferevent_get_input(c->bev);
-            evbuffer_drain(in, evbuffer_get_length(in));
-            more = false;
-            break;
+        case CLOSING: more = step_closing(c); break;
         }
-        }
+        more = more || (c->state == CLOSING && before != CLOSING);
     }
     c->processing = false;
 }
