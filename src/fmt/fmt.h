@@ -90,6 +90,7 @@ bool ob_kv_bool(const ob_kv *kv, bool *out);
 bool ob_kv_str(const ob_kv *kv, ob_str *out);
 /* Element i of an array (or the scalar itself for i == 0). */
 bool ob_kv_elem_i64(const ob_kv *kv, uint64_t i, int64_t *out);
+bool ob_kv_elem_bool(const ob_kv *kv, uint64_t i, bool *out);
 bool ob_kv_elem_f64(const ob_kv *kv, uint64_t i, double *out);
 bool ob_kv_elem_str(const ob_kv *kv, uint64_t i, ob_str *out);
 

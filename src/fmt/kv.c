@@ -58,6 +58,13 @@ bool ob_kv_elem_i64(const ob_kv *kv, uint64_t i, int64_t *out)
     return in_range(kv, i) && get_i64(kv, i, out);
 }
 
+bool ob_kv_elem_bool(const ob_kv *kv, uint64_t i, bool *out)
+{
+    if (!in_range(kv, i) || kv->elem_type != OB_KV_BOOL) return false;
+    *out = kv->data[i] != 0;
+    return true;
+}
+
 bool ob_kv_elem_f64(const ob_kv *kv, uint64_t i, double *out)
 {
     return in_range(kv, i) && get_f64(kv, i, out);

@@ -51,7 +51,9 @@ static int32_t add_weight(ob_builder *b, ob_weight_use use, bool optional, const
     }
     b->tensor_used[t - ob_file_tensor(b->m->file, 0)] = 1;
     for (int32_t i = 0; i < b->p->n_weights; i++)
-        if (b->p->weights[i].name == t->name && b->p->weights[i].use == use) return i;
+        if (b->p->weights[i].data == t->data && b->p->weights[i].use == use && b->p->weights[i].ne[1] == t->ne[1] &&
+            b->p->weights[i].ne[2] == t->ne[2])
+            return i;
     const ob_type_info *ti = ob_type_get(t->type);
     if (!ti->name || (!ti->dequant && use != OB_USE_TABLE)) {
         stick(b, ob_err_set(b->err, OB_E_UNSUPPORTED, "tensor %s has type %s, which is no weight type",
@@ -86,6 +88,68 @@ int32_t ob_b_weight_opt(ob_builder *b, ob_weight_use use, const char *fmt, ...)
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
     return add_weight(b, use, true, name);
+}
+
+static int32_t add_view(ob_builder *b, ob_weight_use use, const char *name, int64_t first, int64_t n, int64_t n_mat)
+{
+    const int32_t n_before = b->p->n_weights;
+    int32_t i = add_weight(b, use, false, name);
+    if (i == OB_NONE) return OB_NONE;
+    ob_weight w = b->p->weights[i];
+    const size_t row_bytes = ob_type_row_bytes(w.type, w.ne[0]);
+    if (n < 0) n = w.ne[1];
+    if (w.ne[2] != 1 || w.ne[3] != 1 || first < 0 || n < 1 || first > w.ne[1] - n || n % n_mat || !row_bytes) {
+        stick(b, ob_err_set(b->err, OB_E_FORMAT, "tensor %s has the wrong shape for architecture %s", name,
+                            b->m->arch->name));
+        return OB_NONE;
+    }
+    w.data = (const char *)w.data + (size_t)first * row_bytes;
+    w.n_bytes = (size_t)n * row_bytes;
+    w.ne[1] = n / n_mat;
+    w.ne[2] = n_mat;
+    for (int32_t k = 0; k < b->p->n_weights; k++)
+        if (k != i && b->p->weights[k].data == w.data && b->p->weights[k].use == use &&
+            b->p->weights[k].ne[1] == w.ne[1]) {
+            b->p->n_weights = n_before;
+            return k;
+        }
+    if (i == n_before) { /* only just added for this view: it takes its place */
+        b->p->weights[i] = w;
+        return i;
+    }
+    ob_weight *all = grow(b, b->p->weights, b->p->n_weights, &b->cap_weights, sizeof *all);
+    if (!all) return OB_NONE;
+    b->p->weights = all;
+    all[b->p->n_weights] = w;
+    return b->p->n_weights++;
+}
+
+int32_t ob_b_weight_rows(ob_builder *b, ob_weight_use use, int64_t first, int64_t n, const char *fmt, ...)
+{
+    char name[OB_MAX_TENSOR_NAME_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return add_view(b, use, name, first, n, 1);
+}
+
+int32_t ob_b_weight_heads(ob_builder *b, int64_t n_mat, const char *fmt, ...)
+{
+    char name[OB_MAX_TENSOR_NAME_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return add_view(b, OB_USE_EXPERTS, name, 0, -1, n_mat);
+}
+
+void ob_b_ignore_layer(ob_builder *b, int32_t l)
+{
+    char prefix[32];
+    const int n = snprintf(prefix, sizeof prefix, "blk.%d.", l);
+    for (size_t i = 0; i < ob_file_n_tensors(b->m->file); i++)
+        if (!strncmp(ob_file_tensor(b->m->file, i)->name, prefix, (size_t)n)) b->tensor_used[i] = 1;
 }
 
 void ob_b_ignore(ob_builder *b, const char *fmt, ...)
@@ -142,6 +206,16 @@ int32_t ob_b_cache(ob_builder *b, int32_t n_head_kv, int32_t k_dim, int32_t v_di
     return b->p->n_caches++;
 }
 
+int32_t ob_b_state(ob_builder *b, const char *name, int64_t n_floats)
+{
+    if (b->s != OB_OK) return OB_NONE;
+    ob_state_spec *st = grow(b, b->p->states, b->p->n_states, &b->cap_states, sizeof *st);
+    if (!st) return OB_NONE;
+    b->p->states = st;
+    st[b->p->n_states] = (ob_state_spec){.n_floats = n_floats, .name = name};
+    return b->p->n_states++;
+}
+
 int32_t ob_b_cols(const ob_builder *b, ob_val v)
 {
     return b->s == OB_OK && v != OB_NONE ? b->p->vals[v].cols : 0;
@@ -152,14 +226,14 @@ static ob_rows rows_of(const ob_builder *b, ob_val v)
     return b->s == OB_OK && v != OB_NONE ? b->p->vals[v].rows : OB_ROWS_TOK;
 }
 
-static int64_t weight_ne(const ob_builder *b, int32_t w, int i)
+int64_t ob_b_ne(const ob_builder *b, int32_t w, int i)
 {
     return b->s == OB_OK && w != OB_NONE ? b->p->weights[w].ne[i] : 0;
 }
 
 ob_val ob_b_embed(ob_builder *b, int32_t table, float scale)
 {
-    ob_val y = ob_b_value(b, "embedding", OB_ROWS_TOK, weight_ne(b, table, 0));
+    ob_val y = ob_b_value(b, "embedding", OB_ROWS_TOK, ob_b_ne(b, table, 0));
     ob_op *op = ob_b_op(b, OB_OP_EMBED);
     if (!op) return OB_NONE;
     op->out[0] = y;
@@ -193,7 +267,7 @@ ob_val ob_b_rms_norm(ob_builder *b, ob_val x, int32_t w, float eps, int32_t grou
 
 void ob_b_linears(ob_builder *b, ob_val x, int n, const int32_t *w, const int32_t *bias, ob_val *out)
 {
-    for (int i = 0; i < n; i++) out[i] = ob_b_value(b, "linear", rows_of(b, x), weight_ne(b, w[i], 1));
+    for (int i = 0; i < n; i++) out[i] = ob_b_value(b, "linear", rows_of(b, x), ob_b_ne(b, w[i], 1));
     ob_op *op = ob_b_op(b, OB_OP_LINEAR);
     if (!op) {
         for (int i = 0; i < n; i++) out[i] = OB_NONE;
@@ -252,13 +326,14 @@ ob_val ob_b_attention(ob_builder *b, ob_val q, ob_val k, ob_val v, const ob_attn
     return y;
 }
 
-ob_val ob_b_glu(ob_builder *b, ob_val gate, ob_val up, ob_act act)
+ob_val ob_b_glu(ob_builder *b, ob_val gate, ob_val up, ob_act act, float clamp)
 {
     ob_op *op = ob_b_op(b, OB_OP_GLU);
     if (!op) return OB_NONE;
     op->in[0] = op->out[0] = gate;
     op->in[1] = up;
     op->p.glu.act = act;
+    op->p.glu.clamp = clamp;
     return gate;
 }
 
@@ -273,12 +348,149 @@ ob_val ob_b_scale(ob_builder *b, ob_val x, float scale, float softcap)
     return x;
 }
 
-void ob_b_logits(ob_builder *b, ob_val x)
+ob_val ob_b_add(ob_builder *b, ob_val res, ob_val x)
+{
+    ob_op *op = ob_b_op(b, OB_OP_ADD);
+    if (!op) return OB_NONE;
+    op->in[0] = op->out[0] = res;
+    op->in[1] = x;
+    op->p.add.scale = 1.0f;
+    return res;
+}
+
+ob_val ob_b_act(ob_builder *b, ob_val x, ob_act act)
+{
+    ob_op *op = ob_b_op(b, OB_OP_ACT);
+    if (!op) return OB_NONE;
+    op->in[0] = op->out[0] = x;
+    op->p.act.act = act;
+    return x;
+}
+
+ob_val ob_b_affine(ob_builder *b, ob_val x, ob_val x2, const int32_t w[4])
+{
+    ob_op *op = ob_b_op(b, OB_OP_AFFINE);
+    if (!op) return OB_NONE;
+    op->in[0] = op->out[0] = x;
+    op->in[1] = x2;
+    for (int i = 0; i < 4; i++) op->w[i] = w[i];
+    return x;
+}
+
+ob_val ob_b_gate(ob_builder *b, ob_val x, ob_val gate, ob_val res)
+{
+    ob_op *op = ob_b_op(b, OB_OP_GATE);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->in[1] = gate;
+    op->in[2] = res;
+    op->out[0] = res == OB_NONE ? x : res;
+    return op->out[0];
+}
+
+void ob_b_split(ob_builder *b, ob_val x, int32_t n_group, int32_t first_cols, ob_val out[2])
+{
+    out[0] = ob_b_value(b, "split", rows_of(b, x), first_cols);
+    out[1] = ob_b_value(b, "split", rows_of(b, x), (int64_t)ob_b_cols(b, x) - first_cols);
+    ob_op *op = ob_b_op(b, OB_OP_SPLIT);
+    if (!op) return;
+    op->in[0] = x;
+    op->out[0] = out[0];
+    op->out[1] = out[1];
+    op->p.split.n_group = n_group;
+}
+
+ob_val ob_b_join(ob_builder *b, ob_val x, ob_val x2, int32_t n_group)
+{
+    ob_val y = ob_b_value(b, "join", rows_of(b, x), (int64_t)ob_b_cols(b, x) + ob_b_cols(b, x2));
+    ob_op *op = ob_b_op(b, OB_OP_JOIN);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->in[1] = x2;
+    op->out[0] = y;
+    op->p.join.n_group = n_group;
+    return y;
+}
+
+ob_val ob_b_linear_heads(ob_builder *b, ob_val x, int32_t w, int32_t n_head, int32_t tail)
+{
+    ob_val y = ob_b_value(b, "linear_heads", rows_of(b, x), n_head * (ob_b_ne(b, w, 1) + tail));
+    ob_op *op = ob_b_op(b, OB_OP_LINEAR_HEADS);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->out[0] = y;
+    op->w[0] = w;
+    op->p.heads.n_head = n_head;
+    op->p.heads.tail = tail;
+    return y;
+}
+
+void ob_b_route(ob_builder *b, ob_val logits, int32_t bias, int32_t table, const ob_route_params *p, ob_val out[2])
+{
+    out[0] = ob_b_value(b, "expert ids", rows_of(b, logits), p->n_used);
+    out[1] = ob_b_value(b, "expert weights", rows_of(b, logits), p->n_used);
+    ob_op *op = ob_b_op(b, OB_OP_MOE_ROUTE);
+    if (!op) return;
+    op->in[0] = logits;
+    op->out[0] = out[0];
+    op->out[1] = out[1];
+    op->w[0] = bias;
+    op->w[1] = table;
+    op->p.route = *p;
+}
+
+ob_val ob_b_moe_glu(ob_builder *b, ob_val x, const ob_val route[2], ob_val res, const int32_t w[3],
+                    const ob_moe_params *p)
+{
+    ob_op *op = ob_b_op(b, OB_OP_MOE_GLU);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->in[1] = route[0];
+    op->in[2] = route[1];
+    op->in[3] = op->out[0] = res;
+    for (int i = 0; i < 3; i++) op->w[i] = w[i];
+    op->p.moe = *p;
+    return res;
+}
+
+ob_val ob_b_conv1d(ob_builder *b, ob_val x, int32_t w, int32_t bias, const ob_conv_params *p)
+{
+    ob_val y = ob_b_value(b, "conv1d", rows_of(b, x), ob_b_cols(b, x));
+    ob_op *op = ob_b_op(b, OB_OP_CONV1D);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->out[0] = y;
+    op->w[0] = w;
+    op->w[1] = bias;
+    op->p.conv = *p;
+    return y;
+}
+
+ob_val ob_b_gdn(ob_builder *b, ob_val qkv, ob_val alpha, ob_val beta, int32_t dt_bias, int32_t a,
+                const ob_gdn_params *p)
+{
+    ob_val y = ob_b_value(b, "gdn", rows_of(b, qkv), (int64_t)p->n_head_v * p->v_dim);
+    ob_op *op = ob_b_op(b, OB_OP_GDN);
+    if (!op) return OB_NONE;
+    op->in[0] = qkv;
+    op->in[1] = alpha;
+    op->in[2] = beta;
+    op->out[0] = y;
+    op->w[0] = dt_bias;
+    op->w[1] = a;
+    op->p.gdn = *p;
+    return y;
+}
+
+void ob_b_logits(ob_builder *b, ob_val x, float scale, float softcap)
 {
     int32_t w = ob_b_weight_opt(b, OB_USE_LINEAR, "output.weight");
     if (w == OB_NONE && b->s == OB_OK) w = ob_b_weight(b, OB_USE_LINEAR, "token_embd.weight");
     int32_t bias = ob_b_weight_opt(b, OB_USE_VECTOR, "output.bias");
     ob_val y = ob_b_linear(b, x, w, bias);
+    if (b->s != OB_OK) return;
+    b->p->ops[b->p->n_ops - 1].p.linear.scale = scale;
+    ob_b_scale(b, y, 1.0f, softcap);
     if (b->s != OB_OK) return;
     b->p->vals[y].name = "logits";
     b->p->vals[y].output = true;

@@ -10,7 +10,8 @@
 #include "graph/graph_int.h"
 
 static const ob_arch *const k_archs[] = {
-    &ob_arch_llama,
+    &ob_arch_llama,    &ob_arch_qwen2,     &ob_arch_qwen3,  &ob_arch_qwen3moe,  &ob_arch_minicpm, &ob_arch_gemma3,
+    &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe,
 };
 
 /* Keys after "<arch>." that ob_load_common reads or that change nothing in the result. */
@@ -86,6 +87,17 @@ ob_status ob_key_f32(const ob_model *m, const char *suffix, float *out, ob_err *
         return ob_err_set(err, OB_E_FORMAT, "key %s.%s is missing", m->arch->name, suffix);
     return ob_key_f32_opt(m, suffix, out, err);
 }
+
+ob_status ob_key_bool_opt(const ob_model *m, const char *suffix, bool *out, ob_err *err)
+{
+    const ob_kv *kv = find(m, suffix);
+    if (!kv) return OB_OK;
+    if (!ob_kv_bool(kv, out))
+        return ob_err_set(err, OB_E_FORMAT, "key %s.%s is not true or false", m->arch->name, suffix);
+    return OB_OK;
+}
+
+bool ob_key_there(const ob_model *m, const char *suffix) { return find(m, suffix) != NULL; }
 
 static bool key_listed(const char *const *list, ob_str suffix)
 {

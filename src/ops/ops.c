@@ -1,5 +1,7 @@
 #include "ops/ops.h"
 
+#include <math.h>
+
 #include "base/alloc.h"
 #include "base/math.h"
 
@@ -9,6 +11,11 @@ static const char *const k_names[OB_OP_COUNT] = {
     [OB_OP_LINEAR] = "linear",         [OB_OP_ROPE] = "rope",
     [OB_OP_ATTENTION] = "attention",   [OB_OP_GLU] = "glu",
     [OB_OP_ADD] = "add",               [OB_OP_SCALE] = "scale",
+    [OB_OP_ACT] = "act",               [OB_OP_AFFINE] = "affine",
+    [OB_OP_GATE] = "gate",             [OB_OP_SPLIT] = "split",
+    [OB_OP_JOIN] = "join",             [OB_OP_LINEAR_HEADS] = "linear_heads",
+    [OB_OP_MOE_ROUTE] = "moe_route",   [OB_OP_MOE_GLU] = "moe_glu",
+    [OB_OP_CONV1D] = "conv1d",         [OB_OP_GDN] = "gdn",
 };
 
 const char *ob_op_name(ob_op_kind k)
@@ -124,12 +131,139 @@ static void check_attention(check *c)
         return;
     }
     const ob_cache_spec *s = &c->p->caches[a->cache];
-    if (s->n_head_kv != a->n_head_kv || s->k_dim != a->k_dim || s->v_dim != a->v_dim)
+    const bool v_in_k = c->op->in[2] == OB_NONE;
+    if (s->n_head_kv != a->n_head_kv || s->k_dim != a->k_dim || s->v_dim != (v_in_k ? 0 : a->v_dim) ||
+        (v_in_k && (a->v_dim < 1 || a->v_dim > a->k_dim)))
         fail(c, OB_E_INVALID, "cache does not fit", NULL);
     want_shape(c, c->op->in[0], OB_ROWS_TOK, (int64_t)a->n_head * a->k_dim, "queries");
     want_shape(c, c->op->in[1], OB_ROWS_TOK, (int64_t)a->n_head_kv * a->k_dim, "keys");
-    want_shape(c, c->op->in[2], OB_ROWS_TOK, (int64_t)a->n_head_kv * a->v_dim, "values");
+    if (!v_in_k) want_shape(c, c->op->in[2], OB_ROWS_TOK, (int64_t)a->n_head_kv * a->v_dim, "values");
     want_shape(c, c->op->out[0], OB_ROWS_TOK, (int64_t)a->n_head * a->v_dim, "output");
+}
+
+static void want_not_in_place(check *c)
+{
+    for (int o = 0; o < OB_OP_MAX_OUT; o++)
+        for (int k = 0; k < OB_OP_MAX_IN; k++)
+            if (c->op->out[o] != OB_NONE && c->op->out[o] == c->op->in[k])
+                fail(c, OB_E_INVALID, "cannot be in place", NULL);
+}
+
+/* SPLIT and JOIN: `whole` is `n_group` times the groups of parts `a` and `b` side by side. */
+static void check_parts(check *c, ob_val whole, ob_val a, ob_val b, int32_t n_group)
+{
+    const ob_value *w = value(c, whole, "whole"), *va = value(c, a, "first part"), *vb = value(c, b, "second part");
+    if (!w || !va || !vb) return;
+    if (n_group < 1 || va->cols % n_group || vb->cols % n_group || va->cols + vb->cols != w->cols)
+        fail(c, OB_E_INVALID, "parts do not make up the whole", NULL);
+    if (va->rows != w->rows || vb->rows != w->rows) fail(c, OB_E_INVALID, "rows of parts differ", NULL);
+    want_not_in_place(c);
+}
+
+static void check_linear_heads(check *c, const ob_value *in)
+{
+    const int32_t n = c->op->p.heads.n_head, tail = c->op->p.heads.tail;
+    const ob_weight *w = weight(c, 0, false);
+    if (!w) return;
+    if (n < 1 || tail < 0 || in->cols % n) {
+        fail(c, OB_E_INVALID, "bad heads", NULL);
+        return;
+    }
+    if (w->ne[0] != in->cols / n - tail || w->ne[2] != n || w->ne[3] != 1)
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", w->name);
+    want_shape(c, c->op->out[0], in->rows, n * (w->ne[1] + tail), "output");
+    want_not_in_place(c);
+}
+
+static void check_route(check *c, const ob_value *in)
+{
+    const ob_route_params *r = &c->op->p.route;
+    if (in->rows != OB_ROWS_TOK) fail(c, OB_E_INVALID, "rows are not tokens", NULL);
+    if (r->gating != OB_GATING_SOFTMAX && r->gating != OB_GATING_SIGMOID && r->gating != OB_GATING_SQRT_SOFTPLUS)
+        fail(c, OB_E_INVALID, "unknown gating", NULL);
+    if (r->n_used < 1 || r->n_used > in->cols || r->n_group < 1 || in->cols % r->n_group || r->n_group_used < 1 ||
+        r->n_group_used > r->n_group || r->n_used > in->cols / r->n_group * r->n_group_used)
+        fail(c, OB_E_INVALID, "bad number of experts or groups", NULL);
+    want_vector(c, 0, true, in->cols);
+    const ob_weight *table = weight(c, 1, true);
+    if (table && (table->type != OB_I32 || table->ne[0] != r->n_used))
+        fail(c, OB_E_FORMAT, "wrong type or shape of tensor", table->name);
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, r->n_used, "ids");
+    want_shape(c, c->op->out[1], OB_ROWS_TOK, r->n_used, "weights");
+    want_not_in_place(c);
+}
+
+static void check_moe(check *c, const ob_value *in)
+{
+    const ob_moe_params *m = &c->op->p.moe;
+    const ob_weight *gate = weight(c, 0, false), *up = weight(c, 1, true), *down = weight(c, 2, false);
+    if (!gate || !down) return;
+    const int64_t n_ff = down->ne[0], n_expert = down->ne[2];
+    if (gate->ne[0] != in->cols || gate->ne[1] != (up ? n_ff : 2 * n_ff) || gate->ne[2] != n_expert)
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", gate->name);
+    if (up && (up->ne[0] != in->cols || up->ne[1] != n_ff || up->ne[2] != n_expert))
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", up->name);
+    if (down->ne[1] != in->cols) fail(c, OB_E_FORMAT, "wrong shape of tensor", down->name);
+    if (m->n_used < 1 || m->n_used > OB_MOE_MAX_USED) fail(c, OB_E_INVALID, "bad number of experts", NULL);
+    want_shape(c, c->op->in[1], in->rows, m->n_used, "ids");
+    want_shape(c, c->op->in[2], in->rows, m->n_used, "weights");
+    if (c->op->in[3] != OB_NONE) want_shape(c, c->op->in[3], in->rows, in->cols, "residual");
+    want_shape(c, c->op->out[0], in->rows, in->cols, "output");
+    if (c->op->out[0] == c->op->in[0]) fail(c, OB_E_INVALID, "cannot be in place", NULL);
+}
+
+static void want_state(check *c, int32_t state, int64_t n_floats)
+{
+    if (state < 0 || state >= c->p->n_states || c->p->states[state].n_floats != n_floats)
+        fail(c, OB_E_INVALID, "state does not fit", NULL);
+}
+
+static void check_conv(check *c, const ob_value *in)
+{
+    const ob_weight *w = weight(c, 0, false);
+    if (!w) return;
+    if (in->rows != OB_ROWS_TOK) fail(c, OB_E_INVALID, "rows are not tokens", NULL);
+    if (w->ne[0] < 1 || w->ne[0] > OB_CONV_MAX_TAPS || w->ne[1] != in->cols || w->ne[2] * w->ne[3] != 1)
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", w->name);
+    want_vector(c, 1, true, in->cols);
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, in->cols, "output");
+    want_state(c, c->op->p.conv.state, (w->ne[0] - 1) * in->cols);
+    want_not_in_place(c);
+}
+
+static void check_gdn(check *c, const ob_value *in)
+{
+    const ob_gdn_params *g = &c->op->p.gdn;
+    if (g->n_head_k < 1 || g->n_head_v < 1 || g->n_head_v % g->n_head_k || g->k_dim < 1 || g->v_dim < 1 ||
+        in->rows != OB_ROWS_TOK ||
+        in->cols != 2 * (int64_t)g->n_head_k * g->k_dim + (int64_t)g->n_head_v * g->v_dim) {
+        fail(c, OB_E_INVALID, "bad heads", NULL);
+        return;
+    }
+    want_shape(c, c->op->in[1], OB_ROWS_TOK, g->n_head_v, "alpha");
+    want_shape(c, c->op->in[2], OB_ROWS_TOK, g->n_head_v, "beta");
+    want_vector(c, 0, false, g->n_head_v);
+    want_vector(c, 1, false, g->n_head_v);
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, (int64_t)g->n_head_v * g->v_dim, "output");
+    want_state(c, g->state, (int64_t)g->n_head_v * g->k_dim * g->v_dim);
+    want_not_in_place(c);
+}
+
+static void check_elementwise(check *c, const ob_value *in)
+{
+    const ob_op *op = c->op;
+    if (op->kind == OB_OP_GATE) {
+        const ob_value *g = value(c, op->in[1], "gate");
+        if (g && (g->rows != in->rows || (g->cols != 1 && g->cols != in->cols)))
+            fail(c, OB_E_INVALID, "wrong shape of gate", NULL);
+        if (op->in[2] != OB_NONE) want_shape(c, op->in[2], in->rows, in->cols, "residual");
+    } else if (op->kind == OB_OP_AFFINE) {
+        for (int k = 0; k < 4; k++) want_vector(c, k, true, in->cols);
+        if (op->in[1] != OB_NONE) want_shape(c, op->in[1], in->rows, in->cols, "second input");
+    } else if (op->kind == OB_OP_GLU || op->kind == OB_OP_ADD) {
+        want_shape(c, op->in[1], in->rows, in->cols, "second input");
+    }
+    want_shape(c, op->out[0], in->rows, in->cols, "output");
 }
 
 ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
@@ -159,10 +293,17 @@ ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
     case OB_OP_ATTENTION: check_attention(&c); break;
     case OB_OP_GLU:
     case OB_OP_ADD:
-        want_shape(&c, op->in[1], in->rows, in->cols, "second input");
-        want_shape(&c, op->out[0], in->rows, in->cols, "output");
-        break;
-    case OB_OP_SCALE: want_shape(&c, op->out[0], in->rows, in->cols, "output"); break;
+    case OB_OP_SCALE:
+    case OB_OP_ACT:
+    case OB_OP_AFFINE:
+    case OB_OP_GATE: check_elementwise(&c, in); break;
+    case OB_OP_SPLIT: check_parts(&c, op->in[0], op->out[0], op->out[1], op->p.split.n_group); break;
+    case OB_OP_JOIN: check_parts(&c, op->out[0], op->in[0], op->in[1], op->p.join.n_group); break;
+    case OB_OP_LINEAR_HEADS: check_linear_heads(&c, in); break;
+    case OB_OP_MOE_ROUTE: check_route(&c, in); break;
+    case OB_OP_MOE_GLU: check_moe(&c, in); break;
+    case OB_OP_CONV1D: check_conv(&c, in); break;
+    case OB_OP_GDN: check_gdn(&c, in); break;
     default: fail(&c, OB_E_INVALID, "unknown op", NULL);
     }
     return c.s;
@@ -194,6 +335,29 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
             c.flops += 2.0 * rows * (double)w->ne[0] * (double)w->ne[1];
         }
         break;
+    case OB_OP_LINEAR_HEADS: {
+        const ob_weight *w = &p->weights[op->w[0]];
+        c.weight_bytes = (double)w->n_bytes;
+        c.flops = 2.0 * rows * (double)w->ne[0] * (double)w->ne[1] * (double)w->ne[2];
+        break;
+    }
+    case OB_OP_MOE_GLU: {
+        /* Experts touched by `rows` tokens that choose at random. */
+        const ob_weight *down = &p->weights[op->w[2]];
+        double n_expert = (double)down->ne[2], used = OB_MIN((double)op->p.moe.n_used, n_expert);
+        double touched = 1.0 - pow(1.0 - used / n_expert, rows);
+        for (int k = 0; k < 3; k++)
+            if (op->w[k] != OB_NONE) c.weight_bytes += touched * (double)p->weights[op->w[k]].n_bytes;
+        c.flops = 6.0 * rows * op->p.moe.n_used * (double)down->ne[0] * (double)down->ne[1];
+        break;
+    }
+    case OB_OP_CONV1D: c.flops = 2.0 * rows * (double)p->weights[op->w[0]].ne[0] * p->vals[op->out[0]].cols; break;
+    case OB_OP_GDN: {
+        const ob_gdn_params *g = &op->p.gdn;
+        c.flops = 8.0 * rows * g->n_head_v * g->k_dim * g->v_dim;
+        c.cache_bytes = 8.0 * g->n_head_v * g->k_dim * g->v_dim; /* the state, read and written */
+        break;
+    }
     case OB_OP_ATTENTION: {
         const ob_attn_params *a = &op->p.attn;
         double seen = a->window > 0 ? OB_MIN(n_kv, (double)a->window) : n_kv;
@@ -201,7 +365,7 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
         c.flops = 2.0 * n_tok * a->n_head * seen * (a->k_dim + a->v_dim);
         c.cache_bytes = a->n_head_kv * seen *
                         (a->k_dim * (double)kt->block_bytes / kt->block_elems +
-                         a->v_dim * (double)vt->block_bytes / vt->block_elems);
+                         (op->in[2] == OB_NONE ? 0 : a->v_dim * (double)vt->block_bytes / vt->block_elems));
         break;
     }
     default: c.flops = 4.0 * rows * p->vals[op->out[0]].cols; break;

@@ -77,10 +77,26 @@ typedef enum ob_op_kind {
     OB_OP_LINEAR,     /* out[i] = in[0] * w[i]^T + w[4 + i] (bias, may be absent); i < n_mat;
                          in[1] (optional, only with n_mat 1): out[0] = in[1] + scale * (...) */
     OB_OP_ROPE,       /* out = in with each head's columns rotated by the token's position */
-    OB_OP_ATTENTION,  /* write in[1] (K), in[2] (V) to the cache, then out[0] = attention(in[0]) */
+    OB_OP_ATTENTION,  /* write in[1] (K), in[2] (V) to the cache, then out[0] = attention(in[0]).
+                         in[2] absent: the values are the first v_dim columns of each key (MLA) */
     OB_OP_GLU,        /* out = act(in[0]) * in[1] */
     OB_OP_ADD,        /* out = in[0] + scale * in[1] */
     OB_OP_SCALE,      /* out = scale * in[0], then softcap * tanh(out / softcap) if softcap > 0 */
+    OB_OP_ACT,        /* out = act(in[0]) */
+    OB_OP_AFFINE,     /* out = (in[0] + w[1]) * w[0] + (in[1] + w[3]) * w[2], vectors over the columns;
+                         an absent factor is 1, an absent offset 0, an absent in[1] adds nothing */
+    OB_OP_GATE,       /* out = res + in[0] * sigmoid(in[1]); in[1] has one column or as many as in[0];
+                         in[2] is res, may be absent */
+    OB_OP_SPLIT,      /* columns in n_group equal groups: out[0] gets the first part of every group,
+                         out[1] the rest; widths are those of the outputs */
+    OB_OP_JOIN,       /* the reverse: group g of out = group g of in[0], then group g of in[1] */
+    OB_OP_LINEAR_HEADS, /* per head h: out_h = in_h[0..K) * w[0][:,:,h]^T, then the last `tail` columns
+                         of in_h as they are; in [rows, n_head * (K + tail)] */
+    OB_OP_MOE_ROUTE,  /* logits in[0] -> out[0] ids, out[1] weights of the chosen experts; see
+                         ob_route_params */
+    OB_OP_MOE_GLU,    /* out[0] = in[3] + sum_j in[2][j] * expert_{in[1][j]}(in[0]); see ob_moe_params */
+    OB_OP_CONV1D,     /* causal depthwise convolution over time with state; see ob_conv_params */
+    OB_OP_GDN,        /* gated delta net recurrence with state; see ob_gdn_params */
     OB_OP_COUNT
 } ob_op_kind;
 
@@ -115,6 +131,52 @@ typedef struct ob_attn_params {
     bool causal;
 } ob_attn_params;
 
+/* How the scores of experts become weights (GGUF key expert_gating_func; the numbers are the file's). */
+typedef enum ob_gating { OB_GATING_SOFTMAX = 1, OB_GATING_SIGMOID = 2, OB_GATING_SQRT_SOFTPLUS = 4 } ob_gating;
+
+/* p = gating(in[0]) over all n_class columns; c = p + w[0] (w[0] optional: balancing bias, for the choice
+ * only). With n_group > 1 the classes lie in groups of equal size: a group scores the sum of its two best
+ * c, and only the n_group_used best groups stay. The n_used best c are chosen, best first, equal ones in
+ * order of number. With w[1] (I32 [n_used, vocabulary]) the chosen ones are instead row w[1][token].
+ * Weights are the p of the chosen; `norm` divides them by max(their sum, 6.1e-5); then times scale.
+ * out[0] [TOK, n_used] ids as whole numbers in f32, out[1] [TOK, n_used] weights. */
+typedef struct ob_route_params {
+    ob_gating gating;
+    int32_t n_used, n_group, n_group_used;
+    bool norm;
+    float scale;
+} ob_route_params;
+
+/* expert_e(x) = w[2][e] (act(w[0][e] x) * (w[1][e] x)), gate and up clamped as in GLU. Without w[1] the
+ * rows of w[0][e] are the gate's, then up's. An id past the last expert adds nothing (ZAYA's skip). */
+typedef struct ob_moe_params {
+    int32_t n_used;
+    ob_act act;
+    float clamp;
+} ob_moe_params;
+
+/* u = in[0] [TOK, C]; out[t][c] = act(w[1][c] + sum_i w[0][c][i] * u[t - K + 1 + i][c]), w[0] [K, C], w[1]
+ * an optional bias. u before the sequence is zero. State: the last K - 1 rows of u, oldest first. */
+typedef struct ob_conv_params {
+    int32_t state; /* index into ob_program.states */
+    ob_act act;
+} ob_conv_params;
+
+/* Gated delta rule (Yang et al. 2024, arXiv 2412.06464). in[0] [TOK, q|k|v] = 2 * n_head_k * k_dim +
+ * n_head_v * v_dim columns, in[1] alpha and in[2] beta [TOK, n_head_v]; w[0] = dt_bias and w[1] = a (<= 0),
+ * n_head_v each. Per value head j with key head kh = tiled ? j mod n_head_k : j div (n_head_v / n_head_k):
+ *   q = q / sqrt(|q|^2 + eps) / sqrt(k_dim), k = k / sqrt(|k|^2 + eps)
+ *   g = a * softplus(alpha + dt_bias), b = sigmoid(beta)
+ *   S = e^g S; S += k (b (v - S^T k))^T; out[0][j] = S^T q      (S is [k_dim][v_dim], the state)   */
+typedef struct ob_gdn_params {
+    int32_t state; /* index into ob_program.states: n_head_v * k_dim * v_dim floats */
+    int32_t n_head_k, n_head_v, k_dim, v_dim;
+    float eps;
+    bool tiled;
+} ob_gdn_params;
+
+enum { OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16 };
+
 enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
 
 typedef struct ob_op {
@@ -129,8 +191,15 @@ typedef struct ob_op {
         struct { float eps; int32_t group; /* 0: all columns */ } norm;
         struct { int32_t n_mat; float scale; } linear;
         struct { ob_act act; float clamp; /* 0: none; else gate <= clamp, |up| <= clamp */ } glu;
+        struct { ob_act act; } act;
+        struct { int32_t n_group; } split, join;
+        struct { int32_t n_head, tail; } heads;
         ob_rope_params rope;
         ob_attn_params attn;
+        ob_route_params route;
+        ob_moe_params moe;
+        ob_conv_params conv;
+        ob_gdn_params gdn;
     } p;
 } ob_op;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/math.h"
+#include "ops/ref_int.h"
 
 float ob_ref_act(ob_act a, float x)
 {
@@ -62,20 +63,6 @@ void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos,
 
 /* ------------------------------------------------------------------ helpers */
 
-static float *row_of(const ob_ref_env *e, ob_val v, int64_t r)
-{
-    return e->vals[v] + r * e->prog->vals[v].cols;
-}
-
-static const float *vector_of(const ob_ref_env *e, int32_t w, float *scratch)
-{
-    if (w == OB_NONE) return NULL;
-    const ob_weight *x = &e->prog->weights[w];
-    if (x->type == OB_F32) return x->data;
-    ob_type_get(x->type)->dequant(x->data, scratch, x->ne[0]);
-    return scratch;
-}
-
 static int32_t seq_of(const ob_step *s, int64_t t)
 {
     int32_t q = 0;
@@ -96,19 +83,6 @@ static void store_row(ob_type type, void *dst, const float *src, int64_t n)
 {
     if (type == OB_F32) memcpy(dst, src, (size_t)n * sizeof(float));
     else ob_type_get(type)->quant(src, dst, n, NULL);
-}
-
-static void load_row(ob_type type, const void *src, float *dst, int64_t n)
-{
-    if (type == OB_F32) memcpy(dst, src, (size_t)n * sizeof(float));
-    else ob_type_get(type)->dequant(src, dst, n);
-}
-
-static double dot(const float *a, const float *b, int64_t n)
-{
-    double s = 0;
-    for (int64_t i = 0; i < n; i++) s += (double)a[i] * (double)b[i];
-    return s;
 }
 
 /* ------------------------------------------------------------------ row-wise ops */
@@ -132,25 +106,58 @@ static void norm_row(const ob_op *op, const float *w, const float *b, const floa
     }
 }
 
+static void affine_row(const ob_ref_env *e, const ob_op *op, const float *x, const float *x2, float *y, int32_t cols)
+{
+    const float *w[4];
+    for (int k = 0; k < 4; k++) w[k] = ref_vector(e, op->w[k], e->scratch + (size_t)k * (size_t)cols);
+    for (int32_t i = 0; i < cols; i++) {
+        float v = (x[i] + (w[1] ? w[1][i] : 0.0f)) * (w[0] ? w[0][i] : 1.0f);
+        if (x2) v += (x2[i] + (w[3] ? w[3][i] : 0.0f)) * (w[2] ? w[2][i] : 1.0f);
+        y[i] = v;
+    }
+}
+
+static void gate_row(const ob_ref_env *e, const ob_op *op, int64_t r, const float *x, float *y, int32_t cols)
+{
+    const float *gate = ref_row(e, op->in[1], r), *res = op->in[2] == OB_NONE ? NULL : ref_row(e, op->in[2], r);
+    const bool one = e->prog->vals[op->in[1]].cols == 1;
+    for (int32_t i = 0; i < cols; i++)
+        y[i] = (res ? res[i] : 0.0f) + x[i] * ob_ref_act(OB_ACT_SIGMOID, gate[one ? 0 : i]);
+}
+
+/* SPLIT and JOIN: groups of the whole, and their two parts. */
+static void parts_row(const ob_ref_env *e, const ob_op *op, int64_t r)
+{
+    const bool split = op->kind == OB_OP_SPLIT;
+    const ob_val va = split ? op->out[0] : op->in[0], vb = split ? op->out[1] : op->in[1];
+    const int32_t n_group = split ? op->p.split.n_group : op->p.join.n_group;
+    const int32_t na = e->prog->vals[va].cols / n_group, nb = e->prog->vals[vb].cols / n_group;
+    float *whole = ref_row(e, split ? op->in[0] : op->out[0], r), *a = ref_row(e, va, r), *b = ref_row(e, vb, r);
+    for (int32_t g = 0; g < n_group; g++, whole += na + nb, a += na, b += nb) {
+        memcpy(split ? a : whole, split ? whole : a, (size_t)na * sizeof *a);
+        memcpy(split ? b : whole + na, split ? whole + na : b, (size_t)nb * sizeof *b);
+    }
+}
+
 static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
     const ob_step *st = e->step;
     int32_t cols = e->prog->vals[op->out[0]].cols;
     const float *w = NULL, *b = NULL;
     if (op->kind == OB_OP_RMS_NORM || op->kind == OB_OP_LAYER_NORM || op->kind == OB_OP_ROPE) {
-        w = vector_of(e, op->w[0], e->scratch);
-        b = op->kind == OB_OP_LAYER_NORM ? vector_of(e, op->w[1], e->scratch + cols) : NULL;
+        w = ref_vector(e, op->w[0], e->scratch);
+        b = op->kind == OB_OP_LAYER_NORM ? ref_vector(e, op->w[1], e->scratch + cols) : NULL;
     }
     for (int64_t r = first; r < last; r++) {
-        float *y = row_of(e, op->out[0], r);
+        float *y = ref_row(e, op->out[0], r);
         const float *x = op->kind == OB_OP_EMBED      ? NULL
-                         : op->kind == OB_OP_ROWS_OUT ? row_of(e, op->in[0], st->out_rows[r])
-                                                      : row_of(e, op->in[0], r);
-        const float *x2 = op->in[1] != OB_NONE ? row_of(e, op->in[1], r) : NULL;
+                         : op->kind == OB_OP_ROWS_OUT ? ref_row(e, op->in[0], st->out_rows[r])
+                                                      : ref_row(e, op->in[0], r);
+        const float *x2 = op->in[1] != OB_NONE ? ref_row(e, op->in[1], r) : NULL;
         switch (op->kind) {
         case OB_OP_EMBED: {
             const ob_weight *t = &e->prog->weights[op->w[0]];
-            load_row(t->type, (const char *)t->data + (size_t)st->tok[r] * ob_type_row_bytes(t->type, cols),
+            ref_load_row(t->type, (const char *)t->data + (size_t)st->tok[r] * ob_type_row_bytes(t->type, cols),
                      y, cols);
             for (int32_t i = 0; i < cols; i++) y[i] *= op->p.embed.scale;
             break;
@@ -184,6 +191,13 @@ static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_
             }
             break;
         }
+        case OB_OP_ACT:
+            for (int32_t i = 0; i < cols; i++) y[i] = ob_ref_act(op->p.act.act, x[i]);
+            break;
+        case OB_OP_AFFINE: affine_row(e, op, x, x2, y, cols); break;
+        case OB_OP_GATE: gate_row(e, op, r, x, y, cols); break;
+        case OB_OP_SPLIT:
+        case OB_OP_JOIN: parts_row(e, op, r); break;
         default: break;
         }
     }
@@ -198,27 +212,22 @@ static int64_t linear_cols(const ob_program *p, const ob_op *op)
     return n;
 }
 
-static int64_t value_rows(const ob_ref_env *e, ob_val v)
-{
-    return ob_value_rows(e->prog, v, e->step->n_tok, e->step->n_out, e->step->n_seq);
-}
-
 static void run_linear(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
-    int64_t rows = value_rows(e, op->in[0]), k = e->prog->vals[op->in[0]].cols;
+    int64_t rows = ref_rows(e, op->in[0]), k = e->prog->vals[op->in[0]].cols;
     for (int64_t item = first; item < last; item++) {
         int i = 0;
         int64_t n = item;
         while (n >= e->prog->vals[op->out[i]].cols) n -= e->prog->vals[op->out[i++]].cols;
         const ob_weight *w = &e->prog->weights[op->w[i]];
-        load_row(w->type, (const char *)w->data + (size_t)n * ob_type_row_bytes(w->type, k), e->scratch, k);
+        ref_load_row(w->type, (const char *)w->data + (size_t)n * ob_type_row_bytes(w->type, k), e->scratch, k);
         float bias = 0;
-        if (op->w[4 + i] != OB_NONE) bias = vector_of(e, op->w[4 + i], e->scratch + k)[n];
+        if (op->w[4 + i] != OB_NONE) bias = ref_vector(e, op->w[4 + i], e->scratch + k)[n];
         for (int64_t r = 0; r < rows; r++) {
-            float v = (float)dot(e->scratch, row_of(e, op->in[0], r), k) + bias;
+            float v = (float)ref_dot(e->scratch, ref_row(e, op->in[0], r), k) + bias;
             v *= op->p.linear.scale;
-            if (op->in[1] != OB_NONE) v += row_of(e, op->in[1], r)[n];
-            row_of(e, op->out[i], r)[n] = v;
+            if (op->in[1] != OB_NONE) v += ref_row(e, op->in[1], r)[n];
+            ref_row(e, op->out[i], r)[n] = v;
         }
     }
 }
@@ -234,11 +243,11 @@ static void attn_write(const ob_ref_env *e, const ob_op *op, int64_t t)
     const int32_t *pages = st->page_table + (size_t)s * (size_t)st->max_pages;
     for (int32_t h = 0; h < a->n_head_kv; h++) {
         store_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, at, h),
-                  row_of(e, op->in[1], t) + (size_t)h * (size_t)a->k_dim, a->k_dim);
-        if (a->v_dim)
+                  ref_row(e, op->in[1], t) + (size_t)h * (size_t)a->k_dim, a->k_dim);
+        if (op->in[2] != OB_NONE)
             store_row(c->v_type,
                       cache_row(c->v, c->v_type, c->page_tok, a->n_head_kv, a->v_dim, pages, at, h),
-                      row_of(e, op->in[2], t) + (size_t)h * (size_t)a->v_dim, a->v_dim);
+                      ref_row(e, op->in[2], t) + (size_t)h * (size_t)a->v_dim, a->v_dim);
     }
 }
 
@@ -257,16 +266,16 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
     int32_t n_kv = a->causal ? q_at + 1 : st->seq_past[s] + st->seq_first[s + 1] - st->seq_first[s];
     const int32_t *pages = st->page_table + (size_t)s * (size_t)st->max_pages;
     int32_t hk = head / (a->n_head / a->n_head_kv);
-    const float *q = row_of(e, op->in[0], t) + (size_t)head * (size_t)a->k_dim;
-    float *y = row_of(e, op->out[0], t) + (size_t)head * (size_t)a->v_dim;
+    const float *q = ref_row(e, op->in[0], t) + (size_t)head * (size_t)a->k_dim;
+    float *y = ref_row(e, op->out[0], t) + (size_t)head * (size_t)a->v_dim;
     float *row = e->scratch, *score = e->scratch + OB_MAX(a->k_dim, a->v_dim);
     double max = -INFINITY, sum = 0;
     for (int32_t j = 0; j < n_kv; j++) {
         score[j] = -INFINITY;
         if (!attn_sees(a, q_at, j)) continue;
-        load_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, j, hk),
+        ref_load_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, j, hk),
                  row, a->k_dim);
-        float v = (float)dot(q, row, a->k_dim) * a->scale;
+        float v = (float)ref_dot(q, row, a->k_dim) * a->scale;
         if (a->softcap > 0) v = a->softcap * tanhf(v / a->softcap);
         score[j] = v;
         max = OB_MAX(max, (double)v);
@@ -277,8 +286,12 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
     for (int32_t j = 0; j < n_kv; j++) {
         if (!(score[j] > -INFINITY)) continue;
         float p = (float)(exp((double)score[j] - max) / sum);
-        load_row(c->v_type, cache_row(c->v, c->v_type, c->page_tok, a->n_head_kv, a->v_dim, pages, j, hk),
-                 row, a->v_dim);
+        if (op->in[2] == OB_NONE)
+            ref_load_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, j, hk),
+                         row, a->k_dim);
+        else
+            ref_load_row(c->v_type, cache_row(c->v, c->v_type, c->page_tok, a->n_head_kv, a->v_dim, pages, j, hk),
+                         row, a->v_dim);
         for (int32_t d = 0; d < a->v_dim; d++) y[d] += p * row[d];
     }
 }
@@ -287,33 +300,50 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
 
 size_t ob_ref_scratch_floats(const ob_program *p, int32_t max_ctx)
 {
-    int64_t cols = 64;
+    int64_t cols = 64, inner = 0;
     for (int32_t v = 0; v < p->n_vals; v++) cols = OB_MAX(cols, (int64_t)p->vals[v].cols);
-    return (size_t)(2 * cols + max_ctx + 64);
+    for (int32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OB_OP_MOE_GLU) inner = OB_MAX(inner, 2 * p->weights[p->ops[i].w[2]].ne[0]);
+        else if (p->ops[i].kind == OB_OP_CONV1D)
+            inner = OB_MAX(inner, p->weights[p->ops[i].w[0]].ne[0] * p->weights[p->ops[i].w[0]].ne[1]);
+    return (size_t)(4 * cols + inner + max_ctx + 64);
 }
 
 int64_t ob_ref_n_items(const ob_ref_env *e, int32_t i)
 {
     const ob_op *op = &e->prog->ops[i];
-    if (op->kind == OB_OP_LINEAR) return linear_cols(e->prog, op);
-    if (op->kind == OB_OP_ATTENTION) return (int64_t)e->step->n_tok * op->p.attn.n_head;
-    return value_rows(e, op->out[0]);
+    switch (op->kind) {
+    case OB_OP_LINEAR: return linear_cols(e->prog, op);
+    case OB_OP_ATTENTION: return (int64_t)e->step->n_tok * op->p.attn.n_head;
+    case OB_OP_LINEAR_HEADS: return op->p.heads.n_head * e->prog->weights[op->w[0]].ne[1];
+    case OB_OP_CONV1D: return (int64_t)e->step->n_seq * e->prog->vals[op->out[0]].cols;
+    case OB_OP_GDN: return (int64_t)e->step->n_seq * op->p.gdn.n_head_v;
+    default: return ref_rows(e, op->out[0]);
+    }
 }
 
 int ob_ref_n_phases(ob_op_kind kind) { return kind == OB_OP_ATTENTION ? 2 : 1; }
 
+static void run_attention(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last)
+{
+    int32_t n_head = op->p.attn.n_head;
+    for (int64_t k = first; k < last; k++) {
+        if (phase == 1) attn_head(e, op, k / n_head, (int32_t)(k % n_head));
+        else if (k % n_head == 0) attn_write(e, op, k / n_head);
+    }
+}
+
 void ob_ref_run(const ob_ref_env *e, int32_t i, int phase, int64_t first, int64_t last)
 {
     const ob_op *op = &e->prog->ops[i];
-    if (op->kind == OB_OP_LINEAR) {
-        run_linear(e, op, first, last);
-    } else if (op->kind == OB_OP_ATTENTION) {
-        int32_t n_head = op->p.attn.n_head;
-        for (int64_t k = first; k < last; k++) {
-            if (phase == 1) attn_head(e, op, k / n_head, (int32_t)(k % n_head));
-            else if (k % n_head == 0) attn_write(e, op, k / n_head);
-        }
-    } else {
-        run_rows(e, op, first, last);
+    switch (op->kind) {
+    case OB_OP_LINEAR: run_linear(e, op, first, last); break;
+    case OB_OP_ATTENTION: run_attention(e, op, phase, first, last); break;
+    case OB_OP_LINEAR_HEADS: ob_ref_linear_heads(e, op, first, last); break;
+    case OB_OP_MOE_ROUTE: ob_ref_moe_route(e, op, first, last); break;
+    case OB_OP_MOE_GLU: ob_ref_moe_glu(e, op, first, last); break;
+    case OB_OP_CONV1D: ob_ref_conv1d(e, op, first, last); break;
+    case OB_OP_GDN: ob_ref_gdn(e, op, first, last); break;
+    default: run_rows(e, op, first, last); break;
     }
 }

@@ -28,7 +28,8 @@ typedef struct ob_ref_env {
 size_t ob_ref_scratch_floats(const ob_program *prog, int32_t max_ctx);
 
 /* Work items of an op that may run in parallel: rows for row-wise ops, (row, head) pairs for
- * attention, output columns for linear. Items of one op never depend on each other. */
+ * attention, output columns for linear, (sequence, column or head) for what keeps state. Items of one
+ * op never depend on each other. */
 int64_t ob_ref_n_items(const ob_ref_env *env, int32_t op);
 /* Run items [first, last). For attention the cache write is a phase of its own: run phase 0 over all
  * items of ob_ref_n_items, then, after all threads met, phase 1. Other ops have one phase. */
@@ -39,5 +40,8 @@ void ob_ref_run(const ob_ref_env *env, int32_t op, int phase, int64_t first, int
 void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos, int32_t n_head,
                      const float *x, float *y);
 float ob_ref_act(ob_act a, float x);
+/* One token's choice. bias and chosen (ids given, [n_used]) may be NULL; scratch: 2 * n_class floats. */
+void ob_ref_route_row(const ob_route_params *r, int32_t n_class, const float *logits, const float *bias,
+                      const int32_t *chosen, float *ids, float *weights, float *scratch);
 
 #endif

@@ -169,12 +169,15 @@ static void sum_segment(const block *k, int32_t segment, float *max, float *sum,
             k->b.lo[i] = OB_MAX(0, OB_MIN(lo - tile, n_tok));
             k->b.hi[i] = OB_MAX(0, OB_MIN(hi - tile, n_tok));
         }
+        const bool v_in_k = k->op->in[2] == OB_NONE; /* the first v_dim columns of the keys */
+        const bool k_f16 = tile_rows(k, k->cache->k, k->cache->k_type, a->k_dim, tile, n_tok, k->b.k_rows, k_row);
+        const bool v_f16 = v_in_k ? k_f16
+                                  : tile_rows(k, k->cache->v, k->cache->v_type, a->v_dim, tile, n_tok, k->b.v_rows,
+                                              v_row);
         const ob_cpu_attn_tile t = {
             .n_q = n_q, .n_tok = n_tok,
             .k_dim = a->k_dim, .k_pad = k->d.k_pad, .v_dim = a->v_dim, .v_pad = k->d.v_pad,
-            .q = k->b.q, .k_row = k_row, .v_row = v_row,
-            .k_f16 = tile_rows(k, k->cache->k, k->cache->k_type, a->k_dim, tile, n_tok, k->b.k_rows, k_row),
-            .v_f16 = tile_rows(k, k->cache->v, k->cache->v_type, a->v_dim, tile, n_tok, k->b.v_rows, v_row),
+            .q = k->b.q, .k_row = k_row, .v_row = v_in_k ? k_row : v_row, .k_f16 = k_f16, .v_f16 = v_f16,
             .lo = k->b.lo, .hi = k->b.hi, .softcap = a->softcap,
             .max = max, .sum = sum, .o = o, .kp = k->b.kp, .vp = k->b.vp, .s = k->b.s};
         k->p->dev->kern->attn_tile(&t);

@@ -23,14 +23,7 @@ bool cpu_supports(const ob_dev *d, const ob_program *p, int32_t i, char *why, si
         }
         return true;
     }
-    if (op->kind == OB_OP_ATTENTION) {
-        if (op->p.attn.v_dim > 0) return true;
-        snprintf(why, cap, "attention with values inside keys");
-        return false;
-    }
-    if (cpu_row_kernel(op->kind)) return true;
-    snprintf(why, cap, "no kernel for op %s", ob_op_name(op->kind));
-    return false;
+    return true; /* an op without a kernel of its own runs by ops/ref.c */
 }
 
 /* --- what the plan keeps ----------------------------------------------------------------------- */
@@ -89,7 +82,11 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
     for (int32_t i = 0; i < g->n_weights; i++) {
         if (!p->weights[i])
             return ob_err_set(err, OB_E_INVALID, "weight %s is not bound", g->weights[i].name);
+        /* What ops/ref.c reads: the file's bytes, or the vector that was unpacked from them. */
         g->weights[i].data = p->weights[i]->desc.data;
+        if (!p->weights[i]->vec) continue;
+        g->weights[i].data = p->weights[i]->vec;
+        g->weights[i].type = OB_F32;
     }
     for (int32_t i = 0; i < g->n_caches; i++) {
         const ob_cache_spec *s = &g->caches[i];
@@ -195,11 +192,10 @@ static ob_status add_rope(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
-static void ref_stages(ob_dev_plan *p)
+static void add_ref_stages(ob_dev_plan *p, int32_t i)
 {
-    for (int32_t i = 0; i < p->prog.n_ops; i++)
-        for (int phase = 0; phase < ob_ref_n_phases(p->prog.ops[i].kind); phase++)
-            add_stage(p, STAGE_REF, i)->phase = phase;
+    for (int phase = 0; phase < ob_ref_n_phases(p->prog.ops[i].kind); phase++)
+        add_stage(p, STAGE_REF, i)->phase = phase;
 }
 
 static ob_status make_stages(ob_dev_plan *p, ob_err *err)
@@ -211,7 +207,7 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
     p->rope_of = keep(p, NULL, n, sizeof *p->rope_of);
     if (!p->stages || !p->row_ops || !p->ropes || !p->rope_of) return no_memory(err);
     if (p->dev->level == OB_CPU_REF) {
-        ref_stages(p);
+        for (int32_t i = 0; i < n; i++) add_ref_stages(p, i);
         return OB_OK;
     }
     for (int32_t i = 0; i < n; i++)
@@ -230,6 +226,8 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
             if (glu_fuses(p, i, norm)) s->glu_op = ++i;
             s->lin = keep(p, NULL, 1, sizeof *s->lin);
             if (!s->lin) return no_memory(err);
+        } else if (!cpu_row_kernel(op->kind)) {
+            add_ref_stages(p, i);
         } else {
             /* rows_out reads rows that other threads may have written. */
             add_row_op(p, cpu_row_kernel(op->kind), i, rows, op->kind == OB_OP_ROWS_OUT);

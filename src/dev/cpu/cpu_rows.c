@@ -81,6 +81,30 @@ ROW_FN(row_scale)
                             cpu_row(p, op->out[0], r), n_cols(p, op));
 }
 
+ROW_FN(row_by_ref)
+{
+    const ob_ref_env env = {.prog = &p->prog, .step = &p->step, .vals = p->vals, .scratch = t->ref};
+    ob_ref_run(&env, (int32_t)(op - p->prog.ops), 0, r0, r1);
+}
+
+ROW_FN(row_gate)
+{
+    (void)t;
+    const int32_t cols = n_cols(p, op);
+    const bool one = p->prog.vals[op->in[1]].cols == 1;
+    for (int64_t r = r0; r < r1; r++) {
+        const float *x = cpu_row(p, op->in[0], r), *gate = cpu_row(p, op->in[1], r);
+        float *y = cpu_row(p, op->out[0], r);
+        if (!one && op->in[2] == OB_NONE) {
+            p->dev->kern->glu(OB_ACT_SIGMOID, 0, gate, x, y, cols);
+        } else if (one && op->in[2] != OB_NONE) {
+            p->dev->kern->add(cpu_row(p, op->in[2], r), x, ob_ref_act(OB_ACT_SIGMOID, gate[0]), y, cols);
+        } else {
+            row_by_ref(p, op, t, r, r + 1);
+        }
+    }
+}
+
 cpu_row_fn cpu_row_kernel(ob_op_kind kind)
 {
     switch (kind) {
@@ -92,6 +116,12 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
     case OB_OP_GLU: return row_glu;
     case OB_OP_ADD: return row_add;
     case OB_OP_SCALE: return row_scale;
+    case OB_OP_GATE: return row_gate;
+    case OB_OP_ACT:
+    case OB_OP_AFFINE:
+    case OB_OP_SPLIT:
+    case OB_OP_JOIN:
+    case OB_OP_MOE_ROUTE: return row_by_ref;
     default: return NULL;
     }
 }
@@ -150,6 +180,7 @@ void cpu_cache_write(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t,
         const int32_t *pages = p->step.page_table + (size_t)p->row_seq[r] * (size_t)p->step.max_pages;
         store_heads(p->dev->kern, a, c->k, c->k_type, a->k_dim, c->page_tok, pages, p->row_at[r],
                     cpu_row(p, op->in[1], r));
+        if (op->in[2] == OB_NONE) continue; /* values inside the keys */
         store_heads(p->dev->kern, a, c->v, c->v_type, a->v_dim, c->page_tok, pages, p->row_at[r],
                     cpu_row(p, op->in[2], r));
     }
