@@ -498,6 +498,49 @@ chatTest('an answer goes on while another chat is looked at', {}, async ({ page,
     assert.equal((await text(page)).split('tick').length - 1, 30);
 });
 
+chatTest(
+    'a chat that is deleted while it is answered stays deleted',
+    {},
+    async ({ page, mock }) => {
+        let closed = false;
+        mock.answer = async (body, response) => {
+            response.on('close', () => {
+                closed = true;
+            });
+            await say(response, Array(500).fill('word '), { delay: 10 });
+        };
+        await ask(page, 'Go');
+        await page.waitForFunction(() =>
+            /word/.test(document.querySelector('.answer')?.textContent),
+        );
+        await page.click('#chats .on .drop');
+        await page.waitForSelector('#welcome');
+        await sleep(300);
+        assert.ok(closed, 'the request was ended');
+        await page.reload();
+        await page.waitForSelector('#dot[data-state="ready"]');
+        assert.equal(await page.locator('#chats li').count(), 0);
+    },
+);
+
+chatTest('messages that are shown stay the same elements', {}, async ({ page }) => {
+    await ask(page, 'one');
+    await answered(page);
+    await page.evaluate(() => {
+        window.first = [...document.querySelectorAll('#thread > *')];
+    });
+    await ask(page, 'two');
+    await answered(page);
+    const same = () =>
+        page.evaluate(() =>
+            window.first.every((el, i) => el === document.querySelector('#thread').children[i]),
+        );
+    assert.ok(await same());
+    await page.click('#new-chat');
+    await page.click('#chats .title');
+    assert.equal(await page.locator('#thread > *').count(), 4);
+});
+
 chatTest('a reload in the middle of an answer keeps what came', {}, async ({ page, mock }) => {
     mock.answer = (body, response) => say(response, Array(500).fill('word '), { delay: 10 });
     await ask(page, 'Go');

@@ -20,6 +20,7 @@ let key = store.loadKey();
 let about = null; /* the model; null: not known yet */
 let leaving = false; /* the browser breaks connections off while a page is left */
 const runs = new Map(); /* chat id -> {message, abort, begun, firstAt, pieces, savedAt} */
+const elements = new WeakMap(); /* message -> what shows it */
 const views = new WeakMap(); /* message -> its AnswerView */
 
 const fromTemplate = (id) => $(id).content.firstElementChild.cloneNode(true);
@@ -49,7 +50,7 @@ function toast(text, action, act) {
 }
 
 function save(c) {
-    if (!c.messages.length) return;
+    if (!chats.includes(c)) return; /* deleted meanwhile */
     if (!store.saveChat(c))
         toast('This browser has no room left for chats: export some, then delete them.');
 }
@@ -91,7 +92,6 @@ async function watch() {
         if (state === 'ready' && (await meet())) break;
         if (state === 'loading') showServer('loading', 'The model is loading…');
         if (state === 'away') showServer('away', 'No connection to the server. Trying again…');
-        if (state === 'ready' && !key) break; /* the key's dialog goes on */
         await new Promise((done) => {
             setTimeout(done, 1000);
         });
@@ -99,6 +99,7 @@ async function watch() {
     watching = false;
 }
 
+/* Learn what the model is; false: to be tried again. Without a key, the dialog goes on instead. */
 async function meet() {
     try {
         about = await describe(key);
@@ -222,6 +223,7 @@ class AnswerView {
 
 function userElement(message) {
     const el = fromTemplate('t-user');
+    elements.set(message, el);
     const text = el.querySelector('.text'),
         more = el.querySelector('.more');
     text.textContent = message.content;
@@ -238,7 +240,7 @@ function userElement(message) {
 
 function answerElement(message) {
     const view = new AnswerView(message);
-    view.update(runOf(message));
+    elements.set(message, view.el);
     view.el.querySelector('.copy').onclick = () => copy(message.content);
     view.el.querySelector('.again').onclick = again;
     view.el.querySelector('.retry').onclick = again;
@@ -247,10 +249,17 @@ function answerElement(message) {
 
 const runOf = (message) => [...runs.values()].find((run) => run.message === message);
 
+/* What is shown already stays: a screen reader must hear new messages only. */
 function showChat() {
-    $('thread').replaceChildren(
-        ...chat.messages.map((m) => (m.role === 'user' ? userElement(m) : answerElement(m))),
+    const thread = $('thread');
+    const wanted = chat.messages.map(
+        (m) => elements.get(m) ?? (m.role === 'user' ? userElement(m) : answerElement(m)),
     );
+    let same = 0;
+    while (same < wanted.length && thread.children[same] === wanted[same]) same++;
+    while (thread.children.length > same) thread.lastChild.remove();
+    thread.append(...wanted.slice(same));
+    for (const m of chat.messages.slice(same)) views.get(m)?.update(runOf(m));
     refreshComposer();
     toEnd();
 }
@@ -274,14 +283,11 @@ function edit(el, message) {
     const form = fromTemplate('t-edit');
     const box = form.querySelector('textarea');
     box.value = message.content;
-    const hidden = [...el.children];
     const close = () => {
-        form.remove();
-        for (const child of hidden) child.toggleAttribute('hidden', false);
         el.replaceWith(userElement(message));
         refreshTools();
     };
-    for (const child of hidden) child.hidden = true;
+    for (const child of el.children) child.hidden = true;
     form.querySelector('.cancel').onclick = close;
     form.onsubmit = (e) => {
         e.preventDefault();
