@@ -173,7 +173,7 @@ function statsText(message, run) {
     if (Number.isFinite(s.perSecond)) parts.push(`${s.perSecond.toFixed(1)} tok/s`);
     if (Number.isFinite(s.tokens)) parts.push(`${count(s.tokens)} tokens`);
     if (Number.isFinite(s.firstMs))
-        parts.push(`first token after ${(s.firstMs / 1000).toFixed(2)} s`);
+        parts.push(`first token ${(s.firstMs / 1000).toFixed(2)} s`);
     if (!run) {
         const note = message.finish ? NOTES[message.finish] : message.error ? '' : 'interrupted';
         if (note) parts.push(note);
