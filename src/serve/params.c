@@ -13,59 +13,45 @@
 
 /* --- JSON ------------------------------------------------------------------------------------ */
 
-/* What jansson may still allocate on this thread: a few times the body, since a body of "[[],[],"
- * would grow about forty-fold. */
-static _Thread_local size_t t_budget = SIZE_MAX;
-static _Thread_local ob_status t_denied; /* why an allocation was refused; jansson does not tell */
+/* jansson 2.14 recurses, grows a body of "[[],[]," about forty-fold, and its lexer ends the program by
+ * an assertion when an allocation fails in mid-token. So depth and memory are bounded here, before it
+ * runs, from a count of what the text holds; the costs are its structures' sizes, rounded up. */
+enum { OBJECT_COST = 320, ARRAY_COST = 144, MEMBER_COST = 208, ITEM_COST = 72 };
 
-static void *json_alloc(size_t n)
+static ob_status check_text(const char *s, size_t len, ob_err *err)
 {
-    void *p = n <= t_budget ? ob_malloc(n) : NULL;
-    if (!p) t_denied = n > t_budget ? OB_E_LIMIT : OB_E_NO_MEMORY;
-    else if (t_budget != SIZE_MAX) t_budget -= n;
-    return p;
-}
-
-static void json_setup(void) { json_set_alloc_funcs(json_alloc, ob_free); }
-
-/* The parser recurses, so depth is bounded before it runs. */
-static bool too_deep(const char *s, size_t len)
-{
-    size_t depth = 0;
+    size_t depth = 0, cost = 0;
+    size_t most = OB_MIN((size_t)OB_MAX_JSON_ALLOC_BYTES, (16u << 20) + 16 * len);
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         char c = s[i];
         if (in_string) {
             if (c == '\\') i++;
             else if (c == '"') in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > OB_MAX_JSON_DEPTH) return true;
-        } else if ((c == ']' || c == '}') && depth) {
-            depth--;
+            continue;
         }
+        in_string = c == '"';
+        if (c == '[' || c == '{') depth++;
+        else if ((c == ']' || c == '}') && depth) depth--;
+        cost += c == '{' ? OBJECT_COST : c == '[' ? ARRAY_COST : c == ':' ? MEMBER_COST
+                : c == ',' ? ITEM_COST : 0;
+        if (depth > OB_MAX_JSON_DEPTH)
+            return ob_err_set(err, OB_E_LIMIT, "the request body nests deeper than %u levels",
+                              OB_MAX_JSON_DEPTH);
+        if (cost > most)
+            return ob_err_set(err, OB_E_LIMIT, "the request body holds too many values");
     }
-    return false;
+    return OB_OK;
 }
 
 ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, json_setup);
     *out = NULL;
-    if (too_deep(text, len))
-        return ob_err_set(err, OB_E_LIMIT, "the request body nests deeper than %u levels",
-                          OB_MAX_JSON_DEPTH);
+    OB_TRY(check_text(text, len, err));
     json_error_t e;
-    t_budget = OB_MIN((size_t)OB_MAX_JSON_ALLOC_BYTES, (16u << 20) + 16 * len);
-    t_denied = OB_OK;
     json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    t_budget = SIZE_MAX;
-    if (!j && t_denied == OB_E_NO_MEMORY)
+    if (!j && json_error_code(&e) == json_error_out_of_memory)
         return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the request");
-    if (!j && t_denied == OB_E_LIMIT)
-        return ob_err_set(err, OB_E_LIMIT, "the request body holds too many values");
     if (!j && json_error_code(&e) == json_error_duplicate_key)
         return ob_err_set(err, OB_E_INVALID, "the request body has a key twice: %s (line %d)",
                           e.text, e.line);
