@@ -37,6 +37,26 @@ static ob_status check_sequence(const ob_program *p, const ob_step *s, int32_t q
     return OB_OK;
 }
 
+/* Rows that an op looks up are in its table. */
+static ob_status check_rows(const ob_program *p, const ob_step *s, const ob_op *op, ob_err *err)
+{
+    const int32_t *rows = s->tok;
+    const char *what = "a token id is out of range";
+    if (op->kind == OB_OP_ADD_ROW && op->p.add_row.by == OB_ROW_OF_POSITION) {
+        rows = s->pos;
+        what = "a position is past the table of positions";
+    } else if (op->kind == OB_OP_ADD_ROW) {
+        rows = s->type;
+        what = "a token type is out of range";
+    } else if (op->kind != OB_OP_EMBED) {
+        return OB_OK;
+    }
+    const int64_t n = p->weights[op->w[0]].ne[1];
+    for (int32_t t = 0; rows && t < s->n_tok; t++)
+        if (rows[t] < 0 || rows[t] >= n) return wrong(err, what, t);
+    return OB_OK;
+}
+
 ob_status ob_step_check(const ob_program *p, const ob_step *s, int32_t page_tok, int32_t n_pages, int32_t max_ctx,
                         int32_t n_slots, ob_err *err)
 {
@@ -52,11 +72,6 @@ ob_status ob_step_check(const ob_program *p, const ob_step *s, int32_t page_tok,
     }
     for (int32_t i = 0; i < s->n_out; i++)
         if (s->out_rows[i] < 0 || s->out_rows[i] >= s->n_tok) return wrong(err, "an output row is out of range", i);
-    for (int32_t i = 0; i < p->n_ops; i++) {
-        if (p->ops[i].kind != OB_OP_EMBED) continue;
-        const int64_t n_vocab = p->weights[p->ops[i].w[0]].ne[1];
-        for (int32_t t = 0; t < s->n_tok; t++)
-            if (s->tok[t] < 0 || s->tok[t] >= n_vocab) return wrong(err, "a token id is out of range", t);
-    }
+    for (int32_t i = 0; i < p->n_ops; i++) OB_TRY(check_rows(p, s, &p->ops[i], err));
     return OB_OK;
 }

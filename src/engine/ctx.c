@@ -78,7 +78,7 @@ static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_prog
     }
     ob_plan_bindings bind = {.weights = c->weights, .cache_k = ob_kv_k(c->kv), .cache_v = ob_kv_v(c->kv),
                              .k_type = c->p.k_type, .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
-                             .n_pages = c->p.n_seq * c->max_pages, .max_ctx = c->p.n_ctx,
+                             .n_pages = c->n_pages, .max_ctx = c->p.n_ctx,
                              .states = c->states, .n_slots = c->p.n_seq};
     OB_GOTO(c->dev->api->plan_new(c->dev, b.prog, &bind, &b.plan, err));
     c->buckets[c->n_buckets] = b;
@@ -90,7 +90,8 @@ out:
 }
 
 /* The smallest bucket that holds the step. The first one (n_ubatch tokens, n_seq rows) is made at
- * load and serves all that a server does; one with as many output rows as tokens comes on demand. */
+ * load and serves all that a server does; one with as many output rows as tokens comes on demand, and so
+ * do larger ones, each four times the last, where a text runs whole. */
 static ob_status bucket_for(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **out, ob_err *err)
 {
     bucket *best = NULL;
@@ -100,21 +101,28 @@ static ob_status bucket_for(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **ou
         if (!best || b->max_tok < best->max_tok || b->max_out < best->max_out) best = b;
     }
     *out = best;
-    return best ? OB_OK : bucket_new(c, c->p.n_ubatch, c->p.n_ubatch, NULL, out, err);
+    if (best) return OB_OK;
+    int32_t max_tok = c->p.n_ubatch;
+    while (max_tok < n_tok) max_tok = OB_MIN(4 * max_tok, c->max_step);
+    return bucket_new(c, max_tok, n_out <= c->p.n_seq ? c->p.n_seq : max_tok, NULL, out, err);
 }
 
-static ob_status need_logits(ob_ctx *c, int32_t rows, ob_err *err)
+static ob_status need_rows(ob_ctx *c, int32_t rows, ob_err *err)
 {
-    if (rows <= c->logits_rows) return OB_OK;
-    size_t n_vocab = (size_t)ob_model_hparams(c->model)->n_vocab;
-    float *p = ob_reallocarray(c->logits, (size_t)rows, n_vocab * sizeof *p);
-    if (!p) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d rows of logits", rows);
-    c->logits = p;
-    c->logits_rows = rows;
+    if (rows <= c->max_rows) return OB_OK;
+    float *p = ob_reallocarray(c->rows, (size_t)rows, (size_t)c->n_cols * sizeof *p);
+    if (!p) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d rows of results", rows);
+    c->rows = p;
+    c->max_rows = rows;
     return OB_OK;
 }
 
+static ob_val result_of(const ob_program *p) { return p->logits != OB_NONE ? p->logits : p->embeddings; }
+
 /* ------------------------------------------------------------------ load */
+
+/* Not a generating model: nothing of a text outlives its step. */
+static bool runs_whole(const ob_ctx *c) { return ob_model_hparams(c->model)->output != OB_OUTPUT_LOGITS; }
 
 /* Largest context, by page, whose cache takes at most a quarter of the memory that is there. */
 static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
@@ -137,7 +145,19 @@ static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
         ob_log_warn("context of %d tokens is more than the model was trained for (%d)", c->p.n_ctx,
                     h->n_ctx_train);
     }
+    if (h->n_ctx_max && c->p.n_ctx > h->n_ctx_max)
+        return ob_err_set(err, OB_E_INVALID, "context of %d tokens, but the model has positions for %d only",
+                          c->p.n_ctx, h->n_ctx_max);
+    c->max_step = c->p.n_ubatch;
+    if (runs_whole(c)) {
+        c->p.n_ctx = OB_MIN(c->p.n_ctx, c->dev_info.max_tok > 0 ? c->dev_info.max_tok : OB_MAX_UBATCH);
+        c->p.n_ubatch = OB_MIN(c->p.n_ubatch, OB_MAX(c->p.n_ctx, c->p.n_seq));
+        c->max_step = OB_MAX(c->p.n_ubatch, c->p.n_ctx);
+    }
     c->max_pages = (int32_t)ob_div_up(c->p.n_ctx, OB_PAGE_TOK);
+    /* Texts that run whole hold pages for one step only. */
+    c->n_pages = runs_whole(c) ? (int32_t)ob_div_up(c->max_step, OB_PAGE_TOK) + c->p.n_seq
+                               : c->p.n_seq * c->max_pages;
     return OB_OK;
 }
 
@@ -145,7 +165,7 @@ static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
 {
     ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
                        .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
-                       .n_pages = c->p.n_seq * c->max_pages};
+                       .n_pages = c->n_pages};
     OB_TRY(ob_kv_new(c->dev, &kp, &c->kv, err));
     c->states = ob_calloc((size_t)prog->n_states + 1, sizeof(ob_dev_buf *));
     if (!c->states) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for states");
@@ -159,16 +179,17 @@ static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
 
 static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
 {
-    size_t nt = (size_t)c->p.n_ubatch, ns = (size_t)c->p.n_seq;
+    size_t nt = (size_t)c->max_step, ns = (size_t)c->p.n_seq;
     c->seqs = ob_calloc(ns, sizeof *c->seqs);
     c->s_tok = ob_calloc(nt, sizeof(int32_t));
     c->s_pos = ob_calloc(nt, sizeof(int32_t));
+    c->s_type = ob_calloc(nt, sizeof(int32_t));
     c->s_out = ob_calloc(nt, sizeof(int32_t));
     c->s_first = ob_calloc(ns + 1, sizeof(int32_t));
     c->s_past = ob_calloc(ns, sizeof(int32_t));
     c->s_slot = ob_calloc(ns, sizeof(int32_t));
     c->s_table = ob_calloc(ns, (size_t)c->max_pages * sizeof(int32_t));
-    bool ok = c->seqs && c->s_tok && c->s_pos && c->s_out && c->s_first && c->s_past && c->s_slot &&
+    bool ok = c->seqs && c->s_tok && c->s_pos && c->s_type && c->s_out && c->s_first && c->s_past && c->s_slot &&
               c->s_table;
     for (int32_t i = 0; i < c->p.n_seq && ok; i++) {
         c->seqs[i].slot = i;
@@ -179,7 +200,7 @@ static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
     if (!ok)
         return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d sequences of %d tokens", c->p.n_seq,
                           c->p.n_ctx);
-    return need_logits(c, c->p.n_seq, err);
+    return need_rows(c, c->p.n_seq, err);
 }
 
 static ob_status check_vocab(const ob_ctx *c, ob_err *err)
@@ -208,7 +229,10 @@ ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     }
     c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);
     OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
-    OB_GOTO(ob_model_new(c->file, &(ob_model_options){.n_ctx = p->n_ctx}, &c->model, err));
+    ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling};
+    OB_GOTO(ob_model_new(c->file, &mopt, &c->model, err));
+    /* Nothing is kept in it, so it need not be small. */
+    if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
     OB_GOTO(check_vocab(c, err));
     ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile};
@@ -216,6 +240,7 @@ ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     c->dev->api->describe(c->dev, &c->dev_info);
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
     OB_GOTO(ob_model_program(c->model, &prog, err));
+    c->n_cols = prog->vals[result_of(prog)].cols;
     OB_GOTO(choose_ctx(c, prog, err));
     OB_GOTO(load_weights(c, prog, err));
     OB_GOTO(make_cache(c, prog, err));
@@ -258,12 +283,13 @@ void ob_ctx_free(ob_ctx *c)
     ob_free(c->seqs);
     ob_free(c->s_tok);
     ob_free(c->s_pos);
+    ob_free(c->s_type);
     ob_free(c->s_out);
     ob_free(c->s_first);
     ob_free(c->s_past);
     ob_free(c->s_slot);
     ob_free(c->s_table);
-    ob_free(c->logits);
+    ob_free(c->rows);
     ob_tok_free(c->tok);
     ob_model_free(c->model);
     ob_file_close(c->file);
@@ -316,6 +342,9 @@ void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out)
     out->n_layer = h->n_layer;
     out->n_embd = h->n_embd;
     out->causal = h->causal;
+    out->output = h->output;
+    out->pooling = h->pooling;
+    out->n_class = h->n_class;
     out->device = c->dev_info;
     out->load_ms = c->load_ms;
 }
@@ -453,16 +482,32 @@ static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_st
         c->s_slot[k] = ch->seq->slot;
         memcpy(c->s_table + (size_t)k * (size_t)c->max_pages, ch->seq->pages,
                (size_t)ch->seq->n_pages * sizeof(int32_t));
+        for (int32_t i = 0; i < ch->n_out; i++)
+            c->s_out[n_out++] = n_tok + (ch->marks ? ch->marks[i] : ch->n_tok - ch->n_out + i);
         for (int32_t i = 0; i < ch->n_tok; i++, n_tok++) {
             c->s_tok[n_tok] = ch->tok[i];
             c->s_pos[n_tok] = ch->seq->n_tok + i;
-            if (i >= ch->n_tok - ch->n_out) c->s_out[n_out++] = n_tok;
+            c->s_type[n_tok] = ch->type;
         }
     }
     c->s_first[n_chunks] = n_tok;
     *st = (ob_step){.n_tok = n_tok, .n_seq = n_chunks, .n_out = n_out, .tok = c->s_tok, .pos = c->s_pos,
+                    .type = c->s_type,
                     .seq_first = c->s_first, .seq_past = c->s_past, .seq_slot = c->s_slot,
                     .page_table = c->s_table, .max_pages = c->max_pages, .out_rows = c->s_out};
+}
+
+static ob_status check_text(const ob_ctx *c, const ob_chunk *ch, ob_err *err)
+{
+    const int32_t n_type = ob_model_hparams(c->model)->n_type;
+    if (ch->type < 0 || ch->type >= OB_MAX(n_type, 1))
+        return ob_err_set(err, OB_E_INVALID, "token type %d, the model has 0..%d", ch->type, OB_MAX(n_type, 1) - 1);
+    for (int32_t i = 0; ch->marks && i < ch->n_out; i++)
+        if (ch->marks[i] < 0 || ch->marks[i] >= ch->n_tok)
+            return ob_err_set(err, OB_E_INVALID, "mark %d is outside the text", ch->marks[i]);
+    if (runs_whole(c) && ch->seq->n_tok)
+        return ob_err_set(err, OB_E_INVALID, "this model takes a text in one piece");
+    return OB_OK;
 }
 
 static ob_status check_chunks(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, int32_t *n_tok,
@@ -478,18 +523,31 @@ static ob_status check_chunks(const ob_ctx *c, const ob_chunk *chunks, int32_t n
             if (chunks[k].tok[i] < 0 || chunks[k].tok[i] >= n_vocab)
                 return ob_err_set(err, OB_E_INVALID, "token id %d is not in the vocabulary of %d",
                                   chunks[k].tok[i], n_vocab);
+        OB_TRY(check_text(c, &chunks[k], err));
+        if (chunks[k].n_tok > c->max_step - *n_tok)
+            return ob_err_set(err, OB_E_LIMIT, "a step has more than %d tokens", c->max_step);
         *n_tok += chunks[k].n_tok;
         *n_out += chunks[k].n_out;
-        if (*n_tok > c->p.n_ubatch)
-            return ob_err_set(err, OB_E_LIMIT, "a step has more than %d tokens", c->p.n_ubatch);
     }
     if (n_chunks < 1 || n_chunks > c->p.n_seq)
         return ob_err_set(err, OB_E_INVALID, "a step of %d chunks, 1..%d are possible", n_chunks, c->p.n_seq);
     return OB_OK;
 }
 
-ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const float **logits,
-                      ob_err *err)
+int32_t ob_ctx_n_cols(const ob_ctx *c) { return c->n_cols; }
+
+int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks)
+{
+    int32_t n_tok = 0, n_out = 0;
+    for (int32_t k = 0; k < n_chunks; k++) {
+        n_tok += chunks[k].n_tok;
+        n_out += chunks[k].n_out;
+    }
+    const ob_program *p = c->buckets[0].prog;
+    return ob_value_rows(p, result_of(p), n_tok, n_out, n_chunks);
+}
+
+ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const float **rows, ob_err *err)
 {
     int32_t n_tok, n_out;
     bucket *b;
@@ -500,17 +558,18 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     err->code = OB_OK;
     OB_TRY(check_chunks(c, chunks, n_chunks, &n_tok, &n_out, err));
     OB_TRY(bucket_for(c, n_tok, n_out, &b, err));
-    OB_TRY(need_logits(c, n_out, err));
+    const int32_t n_rows = ob_ctx_n_rows(c, chunks, n_chunks);
+    OB_TRY(need_rows(c, n_rows, err));
     OB_TRY(take_pages(c, chunks, n_chunks, err));
     fill_step(c, chunks, n_chunks, &st);
     OB_TRY(c->dev->api->submit(c->dev, b->plan, &st, &fence, err));
     OB_TRY(c->dev->api->wait(c->dev, fence, err));
-    if (n_out) OB_TRY(c->dev->api->read_output(c->dev, b->plan, b->prog->logits, 0, n_out, c->logits, err));
+    if (n_rows) OB_TRY(c->dev->api->read_output(c->dev, b->plan, result_of(b->prog), 0, n_rows, c->rows, err));
     for (int32_t k = 0; k < n_chunks; k++) {
         ob_seq *s = chunks[k].seq;
         memcpy(s->tok + s->n_tok, chunks[k].tok, (size_t)chunks[k].n_tok * sizeof(int32_t));
         s->n_tok += chunks[k].n_tok;
     }
-    if (logits) *logits = c->logits;
+    if (rows) *rows = c->rows;
     return OB_OK;
 }

@@ -36,13 +36,21 @@ typedef struct ob_chunk {
     const int32_t *tok; /* [n_tok], borrowed */
     int32_t n_tok;
     int32_t n_out;      /* logits of the last n_out of them are wanted */
+    const int32_t *marks; /* [n_out] tokens of the chunk that are wanted instead; NULL: the last ones */
+    int32_t type;       /* token type of the whole chunk (hp.n_type) */
 } ob_chunk;
 
-/* Append each chunk to its sequence. *logits points at [sum of n_out][n_vocab] in order of chunks,
- * valid until the next step. OB_E_NO_MEMORY when no cache page is left (nothing was appended);
+/* Append each chunk to its sequence. *rows is valid until the next step. What it points at, in order of
+ * chunks, is by the model's output (graph/model.h): [sum of n_out][n_vocab] logits, a vector per chunk or
+ * per token, [n_chunks][n_class], or [sum of n_out] scores. Where the output is not logits a chunk must be
+ * a whole text in a new sequence, and may be as long as the context whatever n_ubatch says; all chunks of
+ * a step still share max(n_ubatch, the longest of them) tokens. OB_E_NO_MEMORY when no cache page is left (nothing was appended);
  * OB_E_CONTEXT_LENGTH when a sequence would pass n_ctx. */
 OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
-                                    const float **logits, ob_err *err);
+                                    const float **rows, ob_err *err);
+/* Columns of a row, and rows that a step with these chunks gives. */
+int32_t ob_ctx_n_cols(const ob_ctx *c);
+int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks);
 /* Cache pages a chunk of n_tok more tokens would need, and pages that could be had (free or kept for
  * reuse only). */
 int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);

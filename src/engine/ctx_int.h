@@ -40,11 +40,13 @@ struct ob_ctx {
     int32_t n_states;
     ob_seq *seqs; /* [n_seq] */
     int32_t max_pages; /* per sequence */
+    int32_t n_pages;   /* in all */
+    int32_t max_step;  /* most tokens of a step: n_ubatch, or the context where a text runs whole */
     double load_ms;
-    /* Parameters of the step in hand: arrays of n_ubatch or n_seq entries. */
-    int32_t *s_tok, *s_pos, *s_first, *s_past, *s_slot, *s_table, *s_out;
-    float *logits; /* [logits_rows][n_vocab] */
-    int32_t logits_rows;
+    /* Parameters of the step in hand: arrays of max_step or n_seq entries. */
+    int32_t *s_tok, *s_pos, *s_type, *s_first, *s_past, *s_slot, *s_table, *s_out;
+    float *rows; /* what the last step gave: room for max_rows rows of n_cols */
+    int32_t n_cols, max_rows;
 };
 
 #endif

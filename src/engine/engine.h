@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "dev/device.h"
 #include "fmt/fmt.h"
+#include "graph/model.h"
 #include "sample/sample.h"
 #include "tok/tok.h"
 
@@ -33,6 +34,8 @@ typedef struct ob_engine_params {
     int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */
     double max_stall_ms;  /* longest gap a prefill may put into other streams; 0: 150 */
     bool exact;           /* f32 activations (and the caller should choose f32 caches) */
+    bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
+    ob_pooling pooling;   /* how; AUTO: as the file says */
     bool profile;
     void (*on_progress)(void *arg, double fraction); /* while loading; may be NULL */
     void *progress_arg;
@@ -50,6 +53,9 @@ typedef struct ob_engine_info {
     uint64_t n_params, n_bytes;
     int32_t n_vocab, n_ctx, n_ctx_train, n_seq, n_ubatch, n_layer, n_embd;
     bool causal;                          /* false: an encoder, it cannot generate */
+    ob_output output;                     /* what the loaded program gives */
+    ob_pooling pooling;                   /* of OB_OUTPUT_EMBEDDINGS */
+    int32_t n_class;                      /* of OB_OUTPUT_CLASSES */
     ob_dev_info device;
     double load_ms;
 } ob_engine_info;

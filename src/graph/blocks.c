@@ -103,7 +103,13 @@ ob_val ob_block_moe(ob_builder *b, ob_val x, ob_val res, const ob_moe_hparams *h
 void ob_block_head(ob_builder *b, ob_val x, float scale, float softcap)
 {
     b->layer = -1;
-    x = ob_b_rms_norm(b, ob_b_rows_out(b, x), ob_b_weight(b, OB_USE_VECTOR, "output_norm.weight"),
-                      b->m->hp.norm_eps, 0);
+    const int32_t w = ob_b_weight(b, OB_USE_VECTOR, "output_norm.weight");
+    if (b->m->hp.output == OB_OUTPUT_EMBEDDINGS) {
+        ob_b_ignore(b, "output.weight");
+        ob_b_ignore(b, "output.bias");
+        ob_b_embeddings(b, ob_b_rms_norm(b, x, w, b->m->hp.norm_eps, 0));
+        return;
+    }
+    x = ob_b_rms_norm(b, ob_b_rows_out(b, x), w, b->m->hp.norm_eps, 0);
     ob_b_logits(b, x, scale, softcap);
 }

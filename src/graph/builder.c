@@ -134,6 +134,31 @@ int32_t ob_b_weight_rows(ob_builder *b, ob_weight_use use, int64_t first, int64_
     return add_view(b, use, name, first, n, 1);
 }
 
+int32_t ob_b_vector_part_opt(ob_builder *b, int64_t first, int64_t n, const char *fmt, ...)
+{
+    char name[OB_MAX_TENSOR_NAME_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const ob_tensor *t = ob_file_find_tensor(b->m->file, name);
+    if (b->s != OB_OK || !t) return OB_NONE;
+    b->tensor_used[t - ob_file_tensor(b->m->file, 0)] = 1;
+    const size_t bytes = ob_type_row_bytes((ob_type)t->type, 1);
+    if (t->n_dims != 1 || first < 0 || n < 1 || first > t->ne[0] - n || !bytes) {
+        stick(b, ob_err_set(b->err, OB_E_FORMAT, "tensor %s has the wrong shape for architecture %s", name,
+                            b->m->arch->name));
+        return OB_NONE;
+    }
+    ob_weight *w = grow(b, b->p->weights, b->p->n_weights, &b->cap_weights, sizeof *w);
+    if (!w) return OB_NONE;
+    b->p->weights = w;
+    w[b->p->n_weights] = (ob_weight){.name = t->name, .type = (ob_type)t->type, .ne = {n, 1, 1, 1},
+                                     .data = (const char *)t->data + (size_t)first * bytes,
+                                     .n_bytes = (size_t)n * bytes, .use = OB_USE_VECTOR};
+    return b->p->n_weights++;
+}
+
 int32_t ob_b_weight_heads(ob_builder *b, int64_t n_mat, const char *fmt, ...)
 {
     char name[OB_MAX_TENSOR_NAME_BYTES];
@@ -263,6 +288,58 @@ ob_val ob_b_rms_norm(ob_builder *b, ob_val x, int32_t w, float eps, int32_t grou
     op->p.norm.eps = eps;
     op->p.norm.group = group;
     return y;
+}
+
+ob_val ob_b_layer_norm(ob_builder *b, ob_val x, int32_t w, int32_t bias, float eps)
+{
+    ob_val y = ob_b_value(b, "layer_norm", rows_of(b, x), ob_b_cols(b, x));
+    ob_op *op = ob_b_op(b, OB_OP_LAYER_NORM);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->out[0] = y;
+    op->w[0] = w;
+    op->w[1] = bias;
+    op->p.norm.eps = eps;
+    return y;
+}
+
+ob_val ob_b_add_row(ob_builder *b, ob_val x, int32_t table, ob_row_of by)
+{
+    ob_op *op = ob_b_op(b, OB_OP_ADD_ROW);
+    if (!op) return OB_NONE;
+    op->in[0] = op->out[0] = x;
+    op->w[0] = table;
+    op->p.add_row.by = by;
+    return x;
+}
+
+ob_val ob_b_pool(ob_builder *b, ob_val x, ob_pooling mode)
+{
+    ob_val y = ob_b_value(b, "pool", OB_ROWS_SEQ, ob_b_cols(b, x));
+    ob_op *op = ob_b_op(b, OB_OP_POOL);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->out[0] = y;
+    op->p.pool.mode = mode;
+    return y;
+}
+
+void ob_b_embeddings(ob_builder *b, ob_val x)
+{
+    const ob_pooling mode = b->m->hp.pooling;
+    if (mode != OB_POOLING_NONE) x = ob_b_pool(b, x, mode);
+    if (b->s != OB_OK) return;
+    b->p->vals[x].name = "embeddings";
+    b->p->vals[x].output = true;
+    b->p->embeddings = x;
+}
+
+void ob_b_scores(ob_builder *b, ob_val y)
+{
+    if (b->s != OB_OK) return;
+    b->p->vals[y].name = "logits";
+    b->p->vals[y].output = true;
+    b->p->logits = y;
 }
 
 void ob_b_linears(ob_builder *b, ob_val x, int n, const int32_t *w, const int32_t *bias, ob_val *out)
@@ -491,10 +568,7 @@ void ob_b_logits(ob_builder *b, ob_val x, float scale, float softcap)
     if (b->s != OB_OK) return;
     b->p->ops[b->p->n_ops - 1].p.linear.scale = scale;
     ob_b_scale(b, y, 1.0f, softcap);
-    if (b->s != OB_OK) return;
-    b->p->vals[y].name = "logits";
-    b->p->vals[y].output = true;
-    b->p->logits = y;
+    ob_b_scores(b, y);
 }
 
 /* ------------------------------------------------------------------ the whole program */

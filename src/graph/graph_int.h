@@ -27,7 +27,7 @@ struct ob_arch {
      * A suffix ending in '*' stands for all that begin so. */
     const char *const *keys;
 };
-extern const ob_arch ob_arch_llama, ob_arch_qwen2, ob_arch_qwen3, ob_arch_qwen3moe, ob_arch_minicpm, ob_arch_gemma3,
+extern const ob_arch ob_arch_bert, ob_arch_modern_bert, ob_arch_llama, ob_arch_qwen2, ob_arch_qwen3, ob_arch_qwen3moe, ob_arch_minicpm, ob_arch_gemma3,
     ob_arch_deepseek2, ob_arch_qwen35, ob_arch_qwen35moe;
 
 /* ------------------------------------------------------------------ reading keys
@@ -43,6 +43,11 @@ bool ob_key_there(const ob_model *m, const char *suffix);
 /* Layers, widths, heads, context, eps, rope: what every decoder's file has. head counts may be arrays
  * of equal elements. rope.scaling.* (linear, yarn) are read here. */
 OB_MUST_CHECK ob_status ob_load_common(ob_model *m, ob_rope_pairing pairing, ob_err *err);
+/* The parts of it that encoders share: layers, widths, heads, context, vocabulary; rope. */
+OB_MUST_CHECK ob_status ob_load_shape(ob_model *m, ob_err *err);
+OB_MUST_CHECK ob_status ob_load_rope(ob_model *m, ob_rope_pairing pairing, ob_err *err);
+/* hp.pooling by the options, else by pooling_type, else `otherwise`. */
+OB_MUST_CHECK ob_status ob_load_pooling(ob_model *m, ob_pooling otherwise, ob_err *err);
 
 /* ------------------------------------------------------------------ building
  * Values and weights are added as they are used. The first error sticks: later calls return OB_NONE. */
@@ -62,6 +67,8 @@ int32_t ob_b_weight(ob_builder *b, ob_weight_use use, const char *fmt, ...) OB_P
 /* Rows [first, first + n) of a matrix as a weight of its own, so that one tensor can give two values. */
 int32_t ob_b_weight_rows(ob_builder *b, ob_weight_use use, int64_t first, int64_t n, const char *fmt, ...)
     OB_PRINTF(5, 6);
+/* Elements [first, first + n) of a vector; OB_NONE when the tensor is absent. */
+int32_t ob_b_vector_part_opt(ob_builder *b, int64_t first, int64_t n, const char *fmt, ...) OB_PRINTF(4, 5);
 /* A matrix [K, N * n_mat] seen as n_mat matrices [K, N]. */
 int32_t ob_b_weight_heads(ob_builder *b, int64_t n_mat, const char *fmt, ...) OB_PRINTF(3, 4);
 int32_t ob_b_weight_opt(ob_builder *b, ob_weight_use use, const char *fmt, ...) OB_PRINTF(3, 4);
@@ -81,6 +88,13 @@ int64_t ob_b_ne(const ob_builder *b, int32_t w, int i); /* a weight's ne[i]; 0 a
 ob_val ob_b_embed(ob_builder *b, int32_t table, float scale);
 ob_val ob_b_rows_out(ob_builder *b, ob_val x);
 ob_val ob_b_rms_norm(ob_builder *b, ob_val x, int32_t w, float eps, int32_t group);
+ob_val ob_b_layer_norm(ob_builder *b, ob_val x, int32_t w, int32_t bias, float eps);
+ob_val ob_b_add_row(ob_builder *b, ob_val x, int32_t table, ob_row_of by); /* in place */
+ob_val ob_b_pool(ob_builder *b, ob_val x, ob_pooling mode);
+/* The model's vectors: x pooled as hp.pooling says. */
+void ob_b_embeddings(ob_builder *b, ob_val x);
+/* Make y the program's scores. */
+void ob_b_scores(ob_builder *b, ob_val y);
 /* n outputs from one input: out[i] = x * w[i]^T + bias[i]; widths are the weights' ne[1]. */
 void ob_b_linears(ob_builder *b, ob_val x, int n, const int32_t *w, const int32_t *bias, ob_val *out);
 ob_val ob_b_linear(ob_builder *b, ob_val x, int32_t w, int32_t bias);

@@ -11,17 +11,17 @@
 
 static const ob_arch *const k_archs[] = {
     &ob_arch_llama,    &ob_arch_qwen2,     &ob_arch_qwen3,  &ob_arch_qwen3moe,  &ob_arch_minicpm, &ob_arch_gemma3,
-    &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe,
+    &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe, &ob_arch_bert, &ob_arch_modern_bert,
 };
 
-/* Keys after "<arch>." that ob_load_common reads or that change nothing in the result. */
+/* Keys after "<arch>." that the ob_load_* functions read or that change nothing in the result. */
 static const char *const k_common_keys[] = {
     "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
     "attention.head_count", "attention.head_count_kv", "attention.key_length",
     "attention.value_length", "attention.layer_norm_rms_epsilon", "rope.dimension_count",
     "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scaling.finetuned",
-    "rope.scaling.yarn_*", "rope.scale_linear", NULL,
+    "rope.scaling.yarn_*", "rope.scale_linear", "pooling_type", NULL,
 };
 
 int ob_model_architectures(const char **names, int cap)
@@ -147,7 +147,7 @@ static ob_status load_yarn(const ob_model *m, ob_rope_params *r, float factor, o
     return OB_OK;
 }
 
-static ob_status load_rope(ob_model *m, ob_rope_pairing pairing, ob_err *err)
+ob_status ob_load_rope(ob_model *m, ob_rope_pairing pairing, ob_err *err)
 {
     ob_rope_params *r = &m->hp.rope;
     *r = (ob_rope_params){.pairing = pairing, .head_dim = m->hp.k_dim, .n_rot = m->hp.k_dim,
@@ -178,14 +178,12 @@ static ob_status load_rope(ob_model *m, ob_rope_pairing pairing, ob_err *err)
     return str_is(type, "yarn") ? load_yarn(m, r, factor, err) : OB_OK;
 }
 
-ob_status ob_load_common(ob_model *m, ob_rope_pairing pairing, ob_err *err)
+ob_status ob_load_shape(ob_model *m, ob_err *err)
 {
     ob_hparams *h = &m->hp;
-    h->causal = true;
     OB_TRY(ob_key_i32(m, "block_count", 1, 4096, &h->n_layer, err));
     OB_TRY(ob_key_i32(m, "embedding_length", 1, 1 << 20, &h->n_embd, err));
     OB_TRY(ob_key_i32(m, "context_length", 1, OB_MAX_CTX, &h->n_ctx_train, err));
-    OB_TRY(ob_key_i32_opt(m, "feed_forward_length", 0, 1 << 24, &h->n_ff, err));
     OB_TRY(ob_key_i32(m, "attention.head_count", 1, 65536, &h->n_head, err));
     h->n_head_kv = h->n_head;
     OB_TRY(ob_key_i32_opt(m, "attention.head_count_kv", 1, 65536, &h->n_head_kv, err));
@@ -198,14 +196,39 @@ ob_status ob_load_common(ob_model *m, ob_rope_pairing pairing, ob_err *err)
     if (h->k_dim < 1 || h->v_dim < 1)
         return ob_err_set(err, OB_E_FORMAT, "%d attention heads do not fit a width of %d", h->n_head,
                           h->n_embd);
-    OB_TRY(ob_key_f32(m, "attention.layer_norm_rms_epsilon", &h->norm_eps, err));
     const ob_tensor *t = ob_file_find_tensor(m->file, "token_embd.weight");
     if (!t) return ob_err_set(err, OB_E_FORMAT, "tensor token_embd.weight is missing");
     if (t->ne[0] != h->n_embd || t->ne[1] < 1 || t->ne[1] > OB_MAX_VOCAB)
         return ob_err_set(err, OB_E_FORMAT, "tensor token_embd.weight is %lld x %lld, key %s.embedding_length "
                           "says %d", (long long)t->ne[0], (long long)t->ne[1], m->arch->name, h->n_embd);
     h->n_vocab = (int32_t)t->ne[1];
-    return load_rope(m, pairing, err);
+    return OB_OK;
+}
+
+ob_status ob_load_common(ob_model *m, ob_rope_pairing pairing, ob_err *err)
+{
+    m->hp.causal = true;
+    m->hp.output = m->opt.embed ? OB_OUTPUT_EMBEDDINGS : OB_OUTPUT_LOGITS;
+    OB_TRY(ob_load_shape(m, err));
+    OB_TRY(ob_key_i32_opt(m, "feed_forward_length", 0, 1 << 24, &m->hp.n_ff, err));
+    OB_TRY(ob_key_f32(m, "attention.layer_norm_rms_epsilon", &m->hp.norm_eps, err));
+    OB_TRY(ob_load_pooling(m, OB_POOLING_LAST, err));
+    return ob_load_rope(m, pairing, err);
+}
+
+ob_status ob_load_pooling(ob_model *m, ob_pooling otherwise, ob_err *err)
+{
+    /* GGUF's numbers. 4 is a score for a pair of texts, by a head that none of these models has. */
+    static const ob_pooling by_number[] = {OB_POOLING_NONE, OB_POOLING_MEAN, OB_POOLING_CLS, OB_POOLING_LAST};
+    int32_t number = -1;
+    OB_TRY(ob_key_i32_opt(m, "pooling_type", 0, 4, &number, err));
+    m->hp.pooling = m->opt.pooling;
+    if (m->hp.pooling != OB_POOLING_AUTO) return OB_OK;
+    if (number == (int32_t)OB_COUNT(by_number))
+        return ob_err_set(err, OB_E_UNSUPPORTED, "key %s.pooling_type is 4: rerankers of this architecture are "
+                          "not supported", m->arch->name);
+    m->hp.pooling = number < 0 ? otherwise : by_number[number];
+    return OB_OK;
 }
 
 /* ------------------------------------------------------------------ models */

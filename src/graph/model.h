@@ -12,17 +12,32 @@
 
 typedef struct ob_model ob_model;
 
+/* What a step gives. */
+typedef enum ob_output {
+    OB_OUTPUT_LOGITS,     /* [OUT, n_vocab]: the model generates */
+    OB_OUTPUT_EMBEDDINGS, /* [SEQ, n_embd], or [TOK, n_embd] with OB_POOLING_NONE; not normalised */
+    OB_OUTPUT_CLASSES,    /* [SEQ, n_class] scores of a classifier head */
+    OB_OUTPUT_MARKS,      /* [OUT, 1] scores of a decision head at the rows asked for (its [MASK]s) */
+} ob_output;
+
 /* Hyper-parameters that engines and programs ask for. Architectures keep their own beside it. */
 typedef struct ob_hparams {
     int32_t n_layer, n_embd, n_vocab, n_ctx_train;
     int32_t n_head, n_head_kv, k_dim, v_dim, n_ff;
     float norm_eps;
     ob_rope_params rope; /* head_dim, n_rot, base, scaling as the file says */
-    bool causal;
+    bool causal;         /* false: every token sees the whole text, so a text runs in one step */
+    ob_output output;
+    ob_pooling pooling;  /* of OUTPUT_EMBEDDINGS; never AUTO */
+    int32_t n_class;     /* of OUTPUT_CLASSES */
+    int32_t n_type;      /* rows of the table of token types that a text may choose from; 0: none */
+    int32_t n_ctx_max;   /* tokens a table of positions allows; 0: no such table */
 } ob_hparams;
 
 typedef struct ob_model_options {
     int32_t n_ctx; /* configured context: chooses between long and short rope factors; 0 = n_ctx_train */
+    bool embed;    /* vectors of texts, whatever else the model can do */
+    ob_pooling pooling; /* how; AUTO: the file's, else mean for encoders and last for others */
 } ob_model_options;
 
 /* `file` is borrowed and must outlive the model. Errors: UNSUPPORTED (architecture not known: the text

@@ -16,6 +16,7 @@ static const char *const k_names[OB_OP_COUNT] = {
     [OB_OP_JOIN] = "join",             [OB_OP_LINEAR_HEADS] = "linear_heads",
     [OB_OP_MOE_ROUTE] = "moe_route",   [OB_OP_MOE_GLU] = "moe_glu",
     [OB_OP_CONV1D] = "conv1d",         [OB_OP_GDN] = "gdn",
+    [OB_OP_ADD_ROW] = "add_row",       [OB_OP_POOL] = "pool",
 };
 
 const char *ob_op_name(ob_op_kind k)
@@ -304,6 +305,16 @@ ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
     case OB_OP_MOE_GLU: check_moe(&c, in); break;
     case OB_OP_CONV1D: check_conv(&c, in); break;
     case OB_OP_GDN: check_gdn(&c, in); break;
+    case OB_OP_ADD_ROW:
+        want_matrix(&c, 0, out->cols, -1);
+        want_shape(&c, op->in[0], OB_ROWS_TOK, out->cols, "input");
+        want_shape(&c, op->out[0], OB_ROWS_TOK, out->cols, "output");
+        break;
+    case OB_OP_POOL:
+        if (op->p.pool.mode < OB_POOLING_MEAN) fail(&c, OB_E_INVALID, "no way of pooling", NULL);
+        want_shape(&c, op->in[0], OB_ROWS_TOK, out->cols, "input");
+        want_shape(&c, op->out[0], OB_ROWS_SEQ, out->cols, "output");
+        break;
     default: fail(&c, OB_E_INVALID, "unknown op", NULL);
     }
     return c.s;
@@ -325,6 +336,7 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
         if (op->out[k] != OB_NONE) c.act_bytes += 4.0 * p->vals[op->out[k]].cols * rows;
     switch (op->kind) {
     case OB_OP_EMBED:
+    case OB_OP_ADD_ROW:
         c.weight_bytes = rows * (double)ob_type_row_bytes(p->weights[op->w[0]].type,
                                                           p->weights[op->w[0]].ne[0]);
         break;

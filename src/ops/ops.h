@@ -97,6 +97,8 @@ typedef enum ob_op_kind {
     OB_OP_MOE_GLU,    /* out[0] = in[3] + sum_j in[2][j] * expert_{in[1][j]}(in[0]); see ob_moe_params */
     OB_OP_CONV1D,     /* causal depthwise convolution over time with state; see ob_conv_params */
     OB_OP_GDN,        /* gated delta net recurrence with state; see ob_gdn_params */
+    OB_OP_ADD_ROW,    /* out[TOK, d] = in[0] + w[0][row], the row being the token's position or type */
+    OB_OP_POOL,       /* out[SEQ, c] = mean, first or last of the rows in[0][TOK, c] of each sequence */
     OB_OP_COUNT
 } ob_op_kind;
 
@@ -175,6 +177,18 @@ typedef struct ob_gdn_params {
     bool tiled;
 } ob_gdn_params;
 
+/* What ADD_ROW looks up by. */
+typedef enum ob_row_of { OB_ROW_OF_POSITION, OB_ROW_OF_TYPE } ob_row_of;
+
+/* How the rows of a sequence become one vector. */
+typedef enum ob_pooling {
+    OB_POOLING_AUTO, /* as the model's file says */
+    OB_POOLING_NONE, /* not at all: a vector per token */
+    OB_POOLING_MEAN,
+    OB_POOLING_CLS,  /* the first token's */
+    OB_POOLING_LAST,
+} ob_pooling;
+
 enum { OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16 };
 
 enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
@@ -192,6 +206,8 @@ typedef struct ob_op {
         struct { int32_t n_mat; float scale; } linear;
         struct { ob_act act; float clamp; /* 0: none; else gate <= clamp, |up| <= clamp */ } glu;
         struct { ob_act act; } act;
+        struct { ob_row_of by; } add_row;
+        struct { ob_pooling mode; } pool; /* MEAN, CLS or LAST */
         struct { int32_t n_group; } split, join;
         struct { int32_t n_head, tail; } heads;
         ob_rope_params rope;
@@ -227,7 +243,8 @@ typedef struct ob_program {
 typedef struct ob_step {
     int32_t n_tok, n_seq, n_out;
     const int32_t *tok;        /* [n_tok] ids */
-    const int32_t *pos;        /* [n_tok] positions for RoPE */
+    const int32_t *pos;        /* [n_tok] positions for RoPE and position tables */
+    const int32_t *type;       /* [n_tok] rows of type tables; NULL: all 0 */
     const int32_t *seq_first;  /* [n_seq + 1] */
     const int32_t *seq_past;   /* [n_seq] */
     const int32_t *seq_slot;   /* [n_seq] slot of the recurrent state; NULL without states */

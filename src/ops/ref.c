@@ -139,6 +139,29 @@ static void parts_row(const ob_ref_env *e, const ob_op *op, int64_t r)
     }
 }
 
+static void add_row(const ob_ref_env *e, const ob_op *op, int64_t r, const float *x, float *y, int32_t cols)
+{
+    const ob_step *st = e->step;
+    const int32_t at = op->p.add_row.by == OB_ROW_OF_POSITION ? st->pos[r] : st->type ? st->type[r] : 0;
+    ref_weight_row(&e->prog->weights[op->w[0]], 0, at, e->scratch);
+    for (int32_t i = 0; i < cols; i++) y[i] = x[i] + e->scratch[i];
+}
+
+static void pool_row(const ob_ref_env *e, const ob_op *op, int64_t seq, float *y, int32_t cols)
+{
+    const int32_t first = e->step->seq_first[seq], last = e->step->seq_first[seq + 1] - 1;
+    if (op->p.pool.mode != OB_POOLING_MEAN) {
+        memcpy(y, ref_row(e, op->in[0], op->p.pool.mode == OB_POOLING_CLS ? first : last),
+               (size_t)cols * sizeof *y);
+        return;
+    }
+    for (int32_t i = 0; i < cols; i++) {
+        double sum = 0;
+        for (int32_t t = first; t <= last; t++) sum += (double)ref_row(e, op->in[0], t)[i];
+        y[i] = (float)(sum / (last - first + 1));
+    }
+}
+
 static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
     const ob_step *st = e->step;
@@ -198,6 +221,8 @@ static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_
         case OB_OP_GATE: gate_row(e, op, r, x, y, cols); break;
         case OB_OP_SPLIT:
         case OB_OP_JOIN: parts_row(e, op, r); break;
+        case OB_OP_ADD_ROW: add_row(e, op, r, x, y, cols); break;
+        case OB_OP_POOL: pool_row(e, op, r, y, cols); break;
         default: break;
         }
     }

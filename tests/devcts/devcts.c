@@ -130,6 +130,43 @@ static void test_rope(void **state)
     ob_dev_close(d);
 }
 
+/* Rows looked up by position and type are added exactly; a mean differs by the order of its sum. */
+static void test_add_row_pool(void **state)
+{
+    (void)state;
+    ob_dev *d = open_device(false);
+    for (uint32_t i = 0; i < 12; i++) {
+        world w;
+        w_init(&w, 350 + i);
+        const int32_t n = 1 + 37 * (int32_t)(i % 3);
+        const ob_type type = i % 2 ? OB_F16 : OB_F32;
+        const ob_val x = w_input(&w, n, "x"), y = i % 4 ? x : w_value(&w, OB_ROWS_TOK, n, "y");
+        const ob_val pooled = w_value(&w, OB_ROWS_SEQ, n, "pooled");
+        ob_op *op = w_op(&w, OB_OP_ADD_ROW);
+        op->in[0] = x;
+        op->out[0] = y;
+        op->w[0] = w_weight(&w, OB_USE_EMBED, type, n, W_MAX_TOK, 1);
+        op = w_op(&w, OB_OP_ADD_ROW);
+        op->in[0] = op->out[0] = y;
+        op->w[0] = w_weight(&w, OB_USE_EMBED, OB_F32, n, 3, 1);
+        op->p.add_row.by = OB_ROW_OF_TYPE;
+        op = w_op(&w, OB_OP_POOL);
+        op->in[0] = y;
+        op->out[0] = pooled;
+        op->p.pool.mode = (ob_pooling)(OB_POOLING_MEAN + i % 3);
+        w_output(&w, y);
+        w_output(&w, pooled);
+        w_start(&w, d, 64);
+        for (int32_t k = 0; k < k_n_steps; k++) {
+            w_step(&w, k_steps[k]);
+            w_compare(&w, y, 1e-7, 1e-6, "add_row");
+            w_compare(&w, pooled, 1e-6, 1e-5, "pool");
+        }
+        w_free(&w);
+    }
+    ob_dev_close(d);
+}
+
 /* exp within 2 ulp, so activations within a few; tanh by exp has an absolute error of 2e-7. */
 static void test_glu_add_scale(void **state)
 {
@@ -629,7 +666,8 @@ int main(int argc, char **argv)
     ob_dev_close(d);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embed_and_rows_out), cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_rope),               cmocka_unit_test(test_glu_add_scale),
+        cmocka_unit_test(test_rope),               cmocka_unit_test(test_add_row_pool),
+        cmocka_unit_test(test_glu_add_scale),
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_linear_exact),
         cmocka_unit_test(test_attention),          cmocka_unit_test(test_model),
         cmocka_unit_test(test_batch_invariance),   cmocka_unit_test(test_buffers),

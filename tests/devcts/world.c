@@ -178,13 +178,14 @@ void w_step(world *w, const int32_t n[W_MAX_SEQ])
         for (int32_t i = 0; i < n[q]; i++, t++) {
             w->tok[t] = (int32_t)(w_rand(w) % W_VOCAB);
             w->pos[t] = w->past[q] + i;
+            w->type[t] = t % 3;
         }
         w->past[q] += n[q];
         w->seq_first[++s] = t;
     }
     /* Outputs of all rows, in reverse, so that the order matters. */
     for (int32_t i = 0; i < t; i++) w->out_rows[i] = t - 1 - i;
-    w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .seq_first = w->seq_first,
+    w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .type = w->type, .seq_first = w->seq_first,
                         .seq_past = w->seq_past, .page_table = w->table, .max_pages = w->max_pages,
                         .out_rows = w->out_rows};
     if (!w->skip_reference) run_reference(w);

@@ -41,7 +41,7 @@ typedef struct world {
     double floor;
     /* the step */
     ob_step step;
-    int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],
+    int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], type[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],
         seq_past[W_MAX_SEQ], table[W_MAX_SEQ * 512];
 } world;
 

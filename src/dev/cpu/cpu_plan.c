@@ -229,8 +229,9 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
         } else if (!cpu_row_kernel(op->kind)) {
             add_ref_stages(p, i);
         } else {
-            /* rows_out reads rows that other threads may have written. */
-            add_row_op(p, cpu_row_kernel(op->kind), i, rows, op->kind == OB_OP_ROWS_OUT);
+            /* These read rows that other threads may have written. */
+            const bool fresh = op->kind == OB_OP_ROWS_OUT || op->kind == OB_OP_POOL;
+            add_row_op(p, cpu_row_kernel(op->kind), i, rows, fresh);
         }
     }
     return OB_OK;

@@ -65,6 +65,13 @@ ROW_FN(row_glu)
                           cpu_row(p, op->in[1], r), cpu_row(p, op->out[0], r), n_cols(p, op));
 }
 
+ROW_FN(row_act)
+{
+    (void)t;
+    for (int64_t r = r0; r < r1; r++)
+        p->dev->kern->act(op->p.act.act, cpu_row(p, op->in[0], r), cpu_row(p, op->out[0], r), n_cols(p, op));
+}
+
 ROW_FN(row_add)
 {
     (void)t;
@@ -117,7 +124,9 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
     case OB_OP_ADD: return row_add;
     case OB_OP_SCALE: return row_scale;
     case OB_OP_GATE: return row_gate;
-    case OB_OP_ACT:
+    case OB_OP_ACT: return row_act;
+    case OB_OP_ADD_ROW:
+    case OB_OP_POOL:
     case OB_OP_AFFINE:
     case OB_OP_SPLIT:
     case OB_OP_JOIN:

@@ -44,6 +44,7 @@ typedef struct ob_cpu_kernels {
     /* cs: the row's table of ob_cpu_rope_floats(p) floats. */
     void (*rope)(const ob_rope_params *p, const float *cs, int32_t n_head, const float *x, float *y);
     void (*glu)(ob_act act, float clamp, const float *gate, const float *up, float *y, int64_t n);
+    void (*act)(ob_act act, const float *x, float *y, int64_t n);
     void (*add)(const float *x, const float *x2, float scale, float *y, int64_t n);
     void (*scale)(const float *x, float scale, float softcap, float *y, int64_t n);
     void (*to_f16)(const float *x, uint16_t *y, int64_t n);
