@@ -13,6 +13,7 @@ static int32_t first_page(const ob_program *p, int32_t past, int32_t page_tok)
     int32_t first = past;
     for (int32_t i = 0; i < p->n_ops; i++) {
         const ob_attn_params *a = &p->ops[i].p.attn;
+        if (p->ops[i].kind == OB_OP_CSA) return 0; /* compressed entries of all positions */
         if (p->ops[i].kind != OB_OP_ATTENTION) continue;
         if (a->window <= 0) return 0;
         const int32_t back = a->causal ? a->window - 1 : a->window / 2;

@@ -174,7 +174,8 @@ static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
         uint64_t n = (uint64_t)prog->states[i].n_floats * 4 * (uint64_t)c->p.n_seq;
         OB_TRY(c->dev->api->buffer_new(c->dev, n, OB_BUF_ZERO, &c->states[i], err));
     }
-    return OB_OK;
+    if (!c->n_states) return OB_OK;
+    return ob_ckpts_new(c->dev, c->states, prog->states, c->n_states, OB_PAGE_TOK, c->p.n_ctx, &c->ckpts, err);
 }
 
 static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
@@ -268,6 +269,7 @@ void ob_ctx_free(ob_ctx *c)
             ob_program_free(c->buckets[i].prog);
         }
         ob_kv_free(c->kv);
+        ob_ckpts_free(c->ckpts);
         for (int32_t i = 0; i < c->n_states; i++)
             if (c->states[i]) api->buffer_free(c->dev, c->states[i]);
         for (int32_t i = 0; i < c->n_weights; i++)
@@ -374,11 +376,18 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
                            ob_err *err)
 {
     *n_cached = 0;
-    if (s->n_tok || n < 2 || c->n_states) return OB_OK; /* recurrent states have no checkpoints yet */
+    if (s->n_tok || n < 2) return OB_OK;
     int32_t part, n_part;
     s->n_pages = ob_kv_match(c->kv, tok, OB_MIN(n, c->p.n_ctx) - 1, s->pages, &part, &n_part);
     s->n_tok = s->n_pages * OB_PAGE_TOK;
-    if (part >= 0) {
+    if (c->ckpts) {
+        /* As far as there is a checkpoint of the states; the pages behind it are of no use. */
+        const ob_status st = ob_ckpts_load(c->ckpts, s->slot, tok, s->n_tok, &s->n_tok, err);
+        if (st != OB_OK) s->n_tok = 0;
+        if (part >= 0) ob_kv_page_unref(c->kv, part);
+        while (s->n_pages > s->n_tok / OB_PAGE_TOK) ob_kv_page_unref(c->kv, s->pages[--s->n_pages]);
+        if (st != OB_OK) return st;
+    } else if (part >= 0) {
         int32_t page = ob_kv_page_new(c->kv);
         ob_status st = OB_OK;
         if (page >= 0) {
@@ -396,12 +405,13 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
 
 void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s)
 {
-    if (!c->n_states) ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, false);
+    ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, false);
 }
 
 void ob_ctx_seq_keep(ob_ctx *c, ob_seq *s)
 {
-    if (!c->n_states) ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, true);
+    /* With states only whole pages can be reused. */
+    ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, !c->ckpts);
 }
 
 void ob_ctx_seq_free(ob_ctx *c, ob_seq *s)
@@ -417,6 +427,12 @@ int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok)
 {
     (void)c;
     return (int32_t)ob_div_up(s->n_tok + n_tok, OB_PAGE_TOK) - s->n_pages;
+}
+
+int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, int32_t n)
+{
+    const int32_t to_page = (s->n_tok + n) / OB_PAGE_TOK * OB_PAGE_TOK - s->n_tok;
+    return c->ckpts && to_page > 0 ? to_page : n;
 }
 
 int32_t ob_ctx_pages_available(const ob_ctx *c)
@@ -569,6 +585,7 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
         ob_seq *s = chunks[k].seq;
         memcpy(s->tok + s->n_tok, chunks[k].tok, (size_t)chunks[k].n_tok * sizeof(int32_t));
         s->n_tok += chunks[k].n_tok;
+        if (c->ckpts) ob_ckpts_save(c->ckpts, s->slot, s->tok, s->n_tok, chunks[k].n_tok == 1);
     }
     if (rows) *rows = c->rows;
     return OB_OK;

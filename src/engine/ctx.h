@@ -51,6 +51,9 @@ OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n
 /* Columns of a row, and rows that a step with these chunks gives. */
 int32_t ob_ctx_n_cols(const ob_ctx *c);
 int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks);
+/* How many of the next n tokens of a prompt to feed in one chunk: all of them, or with recurrent states up to
+ * the last page bound among them, since only there a checkpoint for later prompts can be made. */
+int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, int32_t n);
 /* Cache pages a chunk of n_tok more tokens would need, and pages that could be had (free or kept for
  * reuse only). */
 int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);

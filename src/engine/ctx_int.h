@@ -2,6 +2,7 @@
 #ifndef OB_ENGINE_CTX_INT_H
 #define OB_ENGINE_CTX_INT_H
 
+#include "engine/checkpoint.h"
 #include "engine/ctx.h"
 #include "graph/model.h"
 #include "kv/kv.h"
@@ -38,6 +39,7 @@ struct ob_ctx {
     ob_kv *kv;
     ob_dev_buf **states;
     int32_t n_states;
+    ob_ckpts *ckpts; /* NULL without states */
     ob_seq *seqs; /* [n_seq] */
     int32_t max_pages; /* per sequence */
     int32_t n_pages;   /* in all */

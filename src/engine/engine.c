@@ -466,6 +466,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
         if (best < 0) break;
         ob_request *r = e->slots[best];
         int32_t done = ob_seq_len(r->seq), take = OB_MIN(budget, r->n_tok - done);
+        take = ob_ctx_chunk_size(e->ctx, r->seq, take);
         bool last = done + take == r->n_tok;
         e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last};
         e->chunk_slot[n++] = best;

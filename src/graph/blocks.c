@@ -86,18 +86,25 @@ ob_status ob_load_moe(const ob_model *m, ob_moe_hparams *h, ob_err *err)
     return OB_OK;
 }
 
-ob_val ob_block_moe(ob_builder *b, ob_val x, ob_val res, const ob_moe_hparams *h)
+ob_val ob_block_experts(ob_builder *b, ob_val x, const ob_val route[2], ob_val res, float clamp)
 {
     const int l = b->layer;
-    ob_val logits = ob_b_linear(b, x, ob_b_weight(b, OB_USE_LINEAR, "blk.%d.ffn_gate_inp.weight", l), OB_NONE), route[2];
-    ob_b_route(b, logits, ob_b_weight_opt(b, OB_USE_VECTOR, "blk.%d.exp_probs_b.bias", l), OB_NONE, &h->route, route);
     int32_t w[3] = {ob_b_weight_opt(b, OB_USE_EXPERTS, "blk.%d.ffn_gate_up_exps.weight", l), OB_NONE, OB_NONE};
     if (w[0] == OB_NONE) {
         w[0] = ob_b_weight(b, OB_USE_EXPERTS, "blk.%d.ffn_gate_exps.weight", l);
         w[1] = ob_b_weight(b, OB_USE_EXPERTS, "blk.%d.ffn_up_exps.weight", l);
     }
     w[2] = ob_b_weight(b, OB_USE_EXPERTS, "blk.%d.ffn_down_exps.weight", l);
-    return ob_b_moe_glu(b, x, route, res, w, &(ob_moe_params){.n_used = h->route.n_used, .act = OB_ACT_SILU});
+    const ob_moe_params p = {.n_used = ob_b_cols(b, route[0]), .act = OB_ACT_SILU, .clamp = clamp};
+    return ob_b_moe_glu(b, x, route, res, w, &p);
+}
+
+ob_val ob_block_moe(ob_builder *b, ob_val x, ob_val res, const ob_moe_hparams *h)
+{
+    const int l = b->layer;
+    ob_val logits = ob_b_linear(b, x, ob_b_weight(b, OB_USE_LINEAR, "blk.%d.ffn_gate_inp.weight", l), OB_NONE), route[2];
+    ob_b_route(b, logits, ob_b_weight_opt(b, OB_USE_VECTOR, "blk.%d.exp_probs_b.bias", l), OB_NONE, &h->route, route);
+    return ob_block_experts(b, x, route, res, 0);
 }
 
 void ob_block_head(ob_builder *b, ob_val x, float scale, float softcap)

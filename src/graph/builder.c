@@ -519,15 +519,68 @@ void ob_b_route(ob_builder *b, ob_val logits, int32_t bias, int32_t table, const
 ob_val ob_b_moe_glu(ob_builder *b, ob_val x, const ob_val route[2], ob_val res, const int32_t w[3],
                     const ob_moe_params *p)
 {
+    const ob_val y = res == OB_NONE ? ob_b_value(b, "experts", rows_of(b, x), ob_b_cols(b, x)) : res;
     ob_op *op = ob_b_op(b, OB_OP_MOE_GLU);
     if (!op) return OB_NONE;
     op->in[0] = x;
     op->in[1] = route[0];
     op->in[2] = route[1];
-    op->in[3] = op->out[0] = res;
+    op->in[3] = res;
+    op->out[0] = y;
     for (int i = 0; i < 3; i++) op->w[i] = w[i];
     op->p.moe = *p;
-    return res;
+    return y;
+}
+
+void ob_b_cca(ob_builder *b, const ob_val in[4], const int32_t w[5], const ob_cca_params *p, ob_val out[3])
+{
+    for (int i = 0; i < 3; i++) out[i] = ob_b_value(b, "cca", rows_of(b, in[0]), ob_b_cols(b, in[i ? 1 : 0]));
+    ob_op *op = ob_b_op(b, OB_OP_CCA);
+    if (!op) return;
+    for (int i = 0; i < 4; i++) op->in[i] = in[i];
+    for (int i = 0; i < 5; i++) op->w[i] = w[i];
+    for (int i = 0; i < 3; i++) op->out[i] = out[i];
+    op->p.cca = *p;
+}
+
+ob_val ob_b_hc_mix(ob_builder *b, ob_val streams, ob_val mix, const int32_t w[2], const ob_hc_params *p, ob_val *coef)
+{
+    const int32_t n = p->n_stream;
+    ob_val y = ob_b_value(b, "hc_mix", rows_of(b, streams), ob_b_cols(b, streams) / n);
+    if (coef) *coef = ob_b_value(b, "hc_mix", rows_of(b, streams), n + n * n);
+    ob_op *op = ob_b_op(b, OB_OP_HC_MIX);
+    if (!op) return OB_NONE;
+    op->in[0] = streams;
+    op->in[1] = mix;
+    op->w[0] = w[0];
+    op->w[1] = w[1];
+    op->out[0] = y;
+    if (coef) op->out[1] = *coef;
+    op->p.hc = *p;
+    return y;
+}
+
+ob_val ob_b_hc_post(ob_builder *b, ob_val y, ob_val streams, ob_val coef, const ob_hc_params *p)
+{
+    ob_op *op = ob_b_op(b, OB_OP_HC_POST);
+    if (!op) return OB_NONE;
+    op->in[0] = y;
+    op->in[1] = op->out[0] = streams;
+    op->in[2] = coef;
+    op->p.hc = *p;
+    return streams;
+}
+
+ob_val ob_b_csa(ob_builder *b, const ob_val in[8], const int32_t w[5], const ob_csa_params *p)
+{
+    ob_val y = ob_b_value(b, "csa", rows_of(b, in[0]), ob_b_cols(b, in[0]));
+    ob_op *op = ob_b_op(b, OB_OP_CSA);
+    if (!op) return OB_NONE;
+    for (int i = 0; i < 8; i++) op->in[i] = in[i];
+    for (int i = 0; i < 5; i++) op->w[i] = w[i];
+    op->out[0] = y;
+    op->p.csa = *p;
+    return y;
 }
 
 ob_val ob_b_conv1d(ob_builder *b, ob_val x, int32_t w, int32_t bias, const ob_conv_params *p)

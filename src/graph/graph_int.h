@@ -27,8 +27,9 @@ struct ob_arch {
      * A suffix ending in '*' stands for all that begin so. */
     const char *const *keys;
 };
-extern const ob_arch ob_arch_bert, ob_arch_modern_bert, ob_arch_llama, ob_arch_qwen2, ob_arch_qwen3, ob_arch_qwen3moe, ob_arch_minicpm, ob_arch_gemma3,
-    ob_arch_deepseek2, ob_arch_qwen35, ob_arch_qwen35moe;
+extern const ob_arch ob_arch_bert, ob_arch_modern_bert, ob_arch_llama, ob_arch_qwen2, ob_arch_qwen3, ob_arch_qwen3moe,
+    ob_arch_minicpm, ob_arch_gemma3, ob_arch_deepseek2, ob_arch_qwen35, ob_arch_qwen35moe, ob_arch_zaya,
+    ob_arch_deepseek4;
 
 /* ------------------------------------------------------------------ reading keys
  * "<arch>.<suffix>"; the error names the key. The _opt forms leave *out alone when the key is absent. */
@@ -112,7 +113,13 @@ void ob_b_split(ob_builder *b, ob_val x, int32_t n_group, int32_t first_cols, ob
 ob_val ob_b_join(ob_builder *b, ob_val x, ob_val x2, int32_t n_group);
 ob_val ob_b_linear_heads(ob_builder *b, ob_val x, int32_t w, int32_t n_head, int32_t tail);
 void ob_b_route(ob_builder *b, ob_val logits, int32_t bias, int32_t table, const ob_route_params *p, ob_val out[2]);
-/* res + experts(x), in place on res; w: gate, up (OB_NONE: merged into gate), down */
+/* in: q, k, first and second half of the values; w: taps, bias, grouped taps, their bias, k scale; out: q, k, v */
+void ob_b_cca(ob_builder *b, const ob_val in[4], const int32_t w[5], const ob_cca_params *p, ob_val out[3]);
+/* w: scale, base; coef NULL: the last mix, which has no streams after it */
+ob_val ob_b_hc_mix(ob_builder *b, ob_val streams, ob_val mix, const int32_t w[2], const ob_hc_params *p, ob_val *coef);
+ob_val ob_b_hc_post(ob_builder *b, ob_val y, ob_val streams, ob_val coef, const ob_hc_params *p); /* in place */
+ob_val ob_b_csa(ob_builder *b, const ob_val in[8], const int32_t w[5], const ob_csa_params *p);
+/* res + experts(x), in place on res (OB_NONE: a new value); w: gate, up (OB_NONE: merged into gate), down */
 ob_val ob_b_moe_glu(ob_builder *b, ob_val x, const ob_val route[2], ob_val res, const int32_t w[3],
                     const ob_moe_params *p);
 ob_val ob_b_conv1d(ob_builder *b, ob_val x, int32_t w, int32_t bias, const ob_conv_params *p);
@@ -152,6 +159,9 @@ typedef struct ob_moe_hparams {
 } ob_moe_hparams;
 /* Reads expert_count .. expert_weights_scale into *h; absent keys leave what is there. */
 OB_MUST_CHECK ob_status ob_load_moe(const ob_model *m, ob_moe_hparams *h, ob_err *err);
+/* res + the chosen experts (ffn_gate_exps, ffn_up_exps or the merged ffn_gate_up_exps, ffn_down_exps), in place
+ * on res; without res a new value. */
+ob_val ob_block_experts(ob_builder *b, ob_val x, const ob_val route[2], ob_val res, float clamp);
 /* res + sum of the chosen experts, in place on res. */
 ob_val ob_block_moe(ob_builder *b, ob_val x, ob_val res, const ob_moe_hparams *h);
 /* Final norm, rows wanted, product with the vocabulary. */

@@ -10,8 +10,9 @@
 #include "graph/graph_int.h"
 
 static const ob_arch *const k_archs[] = {
-    &ob_arch_llama,    &ob_arch_qwen2,     &ob_arch_qwen3,  &ob_arch_qwen3moe,  &ob_arch_minicpm, &ob_arch_gemma3,
-    &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe, &ob_arch_bert, &ob_arch_modern_bert,
+    &ob_arch_llama,     &ob_arch_qwen2,  &ob_arch_qwen3,     &ob_arch_qwen3moe, &ob_arch_minicpm,   &ob_arch_gemma3,
+    &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe, &ob_arch_zaya,     &ob_arch_deepseek4, &ob_arch_bert,
+    &ob_arch_modern_bert,
 };
 
 /* Keys after "<arch>." that the ob_load_* functions read or that change nothing in the result. */

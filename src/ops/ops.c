@@ -17,6 +17,8 @@ static const char *const k_names[OB_OP_COUNT] = {
     [OB_OP_MOE_ROUTE] = "moe_route",   [OB_OP_MOE_GLU] = "moe_glu",
     [OB_OP_CONV1D] = "conv1d",         [OB_OP_GDN] = "gdn",
     [OB_OP_ADD_ROW] = "add_row",       [OB_OP_POOL] = "pool",
+    [OB_OP_CCA] = "cca",               [OB_OP_HC_MIX] = "hc_mix",
+    [OB_OP_HC_POST] = "hc_post",       [OB_OP_CSA] = "csa",
 };
 
 const char *ob_op_name(ob_op_kind k)
@@ -189,6 +191,9 @@ static void check_route(check *c, const ob_value *in)
     const ob_weight *table = weight(c, 1, true);
     if (table && (table->type != OB_I32 || table->ne[0] != r->n_used))
         fail(c, OB_E_FORMAT, "wrong type or shape of tensor", table->name);
+    for (int32_t i = 0; table && i < c->p->n_ops; i++) /* a row for every token id that a step may have */
+        if (c->p->ops[i].kind == OB_OP_EMBED && c->p->weights[c->p->ops[i].w[0]].ne[1] > table->ne[1])
+            fail(c, OB_E_FORMAT, "too few rows in tensor", table->name);
     want_shape(c, c->op->out[0], OB_ROWS_TOK, r->n_used, "ids");
     want_shape(c, c->op->out[1], OB_ROWS_TOK, r->n_used, "weights");
     want_not_in_place(c);
@@ -248,6 +253,100 @@ static void check_gdn(check *c, const ob_value *in)
     want_shape(c, c->op->out[0], OB_ROWS_TOK, (int64_t)g->n_head_v * g->v_dim, "output");
     want_state(c, g->state, (int64_t)g->n_head_v * g->k_dim * g->v_dim);
     want_not_in_place(c);
+}
+
+static void check_cca(check *c, const ob_value *q)
+{
+    const ob_cca_params *p = &c->op->p.cca;
+    const ob_value *k = value(c, c->op->in[1], "keys"), *vb = value(c, c->op->in[3], "second values");
+    if (!k || !vb) return;
+    if (p->n_head < 1 || p->n_head_kv < 1 || p->n_head % p->n_head_kv || q->cols % p->n_head ||
+        k->cols != q->cols / p->n_head * p->n_head_kv || q->rows != OB_ROWS_TOK || k->cols % 2) {
+        fail(c, OB_E_INVALID, "bad heads", NULL);
+        return;
+    }
+    const int64_t hd = q->cols / p->n_head, n = (int64_t)q->cols + k->cols;
+    want_shape(c, c->op->in[1], OB_ROWS_TOK, k->cols, "keys");
+    want_shape(c, c->op->in[2], OB_ROWS_TOK, k->cols / 2, "first values");
+    want_shape(c, c->op->in[3], OB_ROWS_TOK, k->cols / 2, "second values");
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, q->cols, "queries");
+    want_shape(c, c->op->out[1], OB_ROWS_TOK, k->cols, "keys out");
+    want_shape(c, c->op->out[2], OB_ROWS_TOK, k->cols, "values out");
+    want_matrix(c, 0, 2, n);
+    want_vector(c, 1, false, n);
+    want_vector(c, 3, false, n);
+    want_vector(c, 4, false, p->n_head_kv);
+    const ob_weight *w = weight(c, 2, false);
+    if (w && !(w->ne[0] == hd && w->ne[1] == n && w->ne[2] == 2) && !(w->ne[0] == 2 && w->ne[1] == hd && w->ne[2] == n))
+        fail(c, OB_E_FORMAT, "wrong shape of tensor", w->name);
+    want_state(c, p->state, 2 * n + k->cols / 2);
+    want_not_in_place(c);
+}
+
+static void check_hc(check *c, const ob_value *in)
+{
+    const int64_t n = c->op->p.hc.n_stream;
+    const bool mix = c->op->kind == OB_OP_HC_MIX, last = mix && c->op->out[1] == OB_NONE;
+    const ob_value *out = value(c, c->op->out[0], "output");
+    if (!out) return;
+    if (n < 1 || n > OB_HC_MAX_STREAMS) {
+        fail(c, OB_E_INVALID, "bad number of streams", NULL);
+        return;
+    }
+    if (mix) {
+        want_shape(c, c->op->in[0], out->rows, n * out->cols, "streams");
+        want_shape(c, c->op->in[1], out->rows, last ? n : 2 * n + n * n, "coefficients");
+        if (!last) want_shape(c, c->op->out[1], out->rows, n + n * n, "coefficients out");
+        want_vector(c, 0, false, last ? 1 : 3);
+        want_vector(c, 1, false, last ? n : 2 * n + n * n);
+        want_not_in_place(c);
+    } else {
+        want_shape(c, c->op->in[1], in->rows, n * in->cols, "streams");
+        want_shape(c, c->op->in[2], in->rows, n + n * n, "coefficients");
+        want_shape(c, c->op->out[0], in->rows, n * in->cols, "output");
+        if (c->op->out[0] == c->op->in[0]) fail(c, OB_E_INVALID, "cannot be in place", NULL);
+    }
+}
+
+/* A compressor of CSA: inputs in, in + 1 of `cols` columns, weights w, w + 1. */
+static void check_compressor(check *c, int in, int w, int64_t cols, int32_t width, int32_t cache, int32_t state)
+{
+    const int32_t ratio = c->op->p.csa.ratio;
+    want_shape(c, c->op->in[in], OB_ROWS_TOK, cols, "compressor's values");
+    want_shape(c, c->op->in[in + 1], OB_ROWS_TOK, cols, "compressor's gate");
+    want_matrix(c, w, cols, ratio);
+    want_vector(c, w + 1, false, width);
+    want_state(c, state, (cols == width ? 1 : 2) * (int64_t)ratio * 2 * cols);
+    if (cache < 0 || cache >= c->p->n_caches || c->p->caches[cache].n_head_kv != 1 ||
+        c->p->caches[cache].k_dim != width || c->p->caches[cache].v_dim != 0)
+        fail(c, OB_E_INVALID, "cache does not fit", NULL);
+}
+
+static void check_csa(check *c)
+{
+    const ob_csa_params *p = &c->op->p.csa;
+    if (p->n_head < 1 || p->k_dim < 1 || p->window < 1 || p->ratio < 0 || p->cache_raw < 0 ||
+        p->cache_raw >= c->p->n_caches || c->p->caches[p->cache_raw].n_head_kv != 1 ||
+        c->p->caches[p->cache_raw].k_dim != p->k_dim || c->p->caches[p->cache_raw].v_dim != 0) {
+        fail(c, OB_E_INVALID, "bad heads or cache", NULL);
+        return;
+    }
+    want_shape(c, c->op->in[0], OB_ROWS_TOK, (int64_t)p->n_head * p->k_dim, "queries");
+    want_shape(c, c->op->in[1], OB_ROWS_TOK, p->k_dim, "keys");
+    want_shape(c, c->op->out[0], OB_ROWS_TOK, (int64_t)p->n_head * p->k_dim, "output");
+    want_vector(c, 0, false, p->n_head);
+    want_not_in_place(c);
+    if (!p->ratio) return;
+    const ob_value *kv = value(c, c->op->in[2], "compressor's values");
+    if (!kv) return;
+    if ((kv->cols != p->k_dim && kv->cols != 2 * p->k_dim) || p->rope.n_rot > p->k_dim)
+        fail(c, OB_E_INVALID, "bad compressor", NULL);
+    check_compressor(c, 2, 1, kv->cols, p->k_dim, p->cache_comp, p->state_comp);
+    if (c->op->in[4] == OB_NONE) return;
+    if (p->index_dim < p->rope.n_rot || p->n_index_head < 1 || p->top_k < 1) fail(c, OB_E_INVALID, "bad indexer", NULL);
+    want_shape(c, c->op->in[4], OB_ROWS_TOK, (int64_t)p->n_index_head * p->index_dim, "indexer's queries");
+    want_shape(c, c->op->in[5], OB_ROWS_TOK, p->n_index_head, "indexer's weights");
+    check_compressor(c, 6, 3, 2 * (int64_t)p->index_dim, p->index_dim, p->cache_index, p->state_index);
 }
 
 static void check_elementwise(check *c, const ob_value *in)
@@ -315,6 +414,10 @@ ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
         want_shape(&c, op->in[0], OB_ROWS_TOK, out->cols, "input");
         want_shape(&c, op->out[0], OB_ROWS_SEQ, out->cols, "output");
         break;
+    case OB_OP_CCA: check_cca(&c, in); break;
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST: check_hc(&c, in); break;
+    case OB_OP_CSA: check_csa(&c); break;
     default: fail(&c, OB_E_INVALID, "unknown op", NULL);
     }
     return c.s;
@@ -368,6 +471,22 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
         const ob_gdn_params *g = &op->p.gdn;
         c.flops = 8.0 * rows * g->n_head_v * g->k_dim * g->v_dim;
         c.cache_bytes = 8.0 * g->n_head_v * g->k_dim * g->v_dim; /* the state, read and written */
+        break;
+    }
+    case OB_OP_CCA: c.flops = 4.0 * rows * (double)(p->weights[op->w[2]].ne[0] * p->weights[op->w[2]].ne[1]); break;
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST: c.flops = 2.0 * rows * op->p.hc.n_stream * p->vals[op->in[0]].cols; break;
+    case OB_OP_CSA: {
+        const ob_csa_params *a = &op->p.csa;
+        const double entries = a->ratio ? n_kv / a->ratio : 0;
+        const double seen = OB_MIN(n_kv, (double)a->window) + (op->in[4] == OB_NONE ? entries : OB_MIN(entries, a->top_k));
+        const ob_type_info *kt = ob_type_get(k_type);
+        const double per = (double)kt->block_bytes / kt->block_elems;
+        c.flops = 4.0 * n_tok * a->n_head * seen * a->k_dim;
+        c.cache_bytes = seen * a->k_dim * per;
+        if (op->in[4] == OB_NONE) break;
+        c.flops += 2.0 * n_tok * a->n_index_head * entries * a->index_dim;
+        c.cache_bytes += entries * a->index_dim * per;
         break;
     }
     case OB_OP_ATTENTION: {

@@ -63,7 +63,8 @@ typedef struct ob_cache_spec {
     int32_t n_head_kv, k_dim, v_dim; /* v_dim 0: no V plane (values are a part of K, as in MLA) */
 } ob_cache_spec;
 
-/* One recurrent state: n_floats f32 per sequence, zero at position 0. */
+/* One recurrent state: n_floats f32 per slot. A sequence with nothing before it (seq_past 0) begins with zeros,
+ * whatever its slot holds. */
 typedef struct ob_state_spec {
     int64_t n_floats;
     const char *name;
@@ -99,6 +100,11 @@ typedef enum ob_op_kind {
     OB_OP_GDN,        /* gated delta net recurrence with state; see ob_gdn_params */
     OB_OP_ADD_ROW,    /* out[TOK, d] = in[0] + w[0][row], the row being the token's position or type */
     OB_OP_POOL,       /* out[SEQ, c] = mean, first or last of the rows in[0][TOK, c] of each sequence */
+    OB_OP_CCA,        /* ZAYA's convolved queries, keys and values, with state; see ob_cca_params */
+    OB_OP_HC_MIX,     /* hyper-connections: streams in[0] and coefficients in[1] -> out[0] the block's input,
+                         out[1] what HC_POST needs; see ob_hc_params */
+    OB_OP_HC_POST,    /* out[0] = streams after a block: in[0] its output, in[1] streams, in[2] of HC_MIX */
+    OB_OP_CSA,        /* compressed sparse attention (DeepSeek V4), with state; see ob_csa_params */
     OB_OP_COUNT
 } ob_op_kind;
 
@@ -189,7 +195,48 @@ typedef enum ob_pooling {
     OB_POOLING_LAST,
 } ob_pooling;
 
-enum { OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16 };
+/* in: q [TOK, n_head * hd], k [TOK, n_head_kv * hd], va, vb [TOK, n_head_kv * hd / 2]. u = [q | k] of a token
+ * (zero before the sequence); c(t) = w[1] + w[0][., 0] u(t-1) + w[0][., 1] u(t)   (w[0] [2, C], w[1] [C]);
+ * e(t) of head h = w[3] + W_h,0 c(t-1) + W_h,1 c(t), w[2] = [in hd, out C, tap 2] or [tap 2, in hd, out C];
+ * m_h = (q_h + k_g) / 2 for head h of group g. Then, each head scaled to length sqrt(hd),
+ *   out[0]_h = e_h + m_h;  out[1]_g = w[4][g] * (e_g + mean of the group's m);  out[2] = [va(t) | vb(t-1)].
+ * State: u of the last two tokens, oldest first, then vb of the last. */
+typedef struct ob_cca_params {
+    int32_t state; /* index into ob_program.states: 2 * C + columns of vb */
+    int32_t n_head, n_head_kv;
+} ob_cca_params;
+
+/* Manifold-constrained hyper-connections (arXiv 2512.24880). in[0] [rows, n * d] are n streams X_s; in[1] holds
+ * n pre, n post and n * n comb values, each times w[0][0], w[0][1], w[0][2] plus w[1] (the last layer's mix has
+ * only pre, and no out[1]). pre = sigmoid + eps, post = 2 sigmoid, comb[src][dst] = softmax over dst, + eps,
+ * then columns divided by their sum + eps, then n_iter - 1 times rows and columns.
+ * out[0] = sum pre_s X_s; out[1] = [post | comb] for HC_POST: X'_dst = post_dst y + sum comb[src][dst] X_src. */
+typedef struct ob_hc_params {
+    int32_t n_stream, n_iter;
+    float eps;
+} ob_hc_params;
+
+/* Attention over the last `window` keys and, with ratio > 0, over compressed entries; keys are the values.
+ * in[0] q [TOK, n_head * k_dim], in[1] keys [TOK, k_dim] (both rotated); w[0] sinks [n_head]: a logit per head
+ * that joins the softmax's denominator only.
+ * Compressor, in[2] kv and in[3] gate [TOK, c], w[1] ape [c, ratio], w[2] norm [k_dim]: entry i ends with token
+ * (i + 1) * ratio - 1. With z = gate + ape[pos mod ratio], per column: softmax(z) over the window's tokens,
+ * weighted sum of kv, rms norm, rotated at position ratio * i. c = k_dim; or c = 2 * k_dim: the tokens of the
+ * window before count with their first half, those of this one with their second.
+ * A query at position t sees entries i < (t + 1) div ratio. With an indexer (in[4] q_I [TOK, n_index_head *
+ * index_dim], in[5] w_I [TOK, n_index_head], in[6], in[7], w[3], w[4]: its own compressor, c = 2 * index_dim)
+ * only the top_k best by sum_h w_I,h relu(q_I,h k_I) / sqrt(index_dim * n_index_head), the earlier of equal ones.
+ * An entry lies in its cache in the row of the last token of its window. State of a compressor: for each of the
+ * tokens that the next entry may look at, kv and gate, at position mod their number. */
+typedef struct ob_csa_params {
+    int32_t cache_raw, cache_comp, cache_index; /* indices into ob_program.caches, one head each, v_dim 0 */
+    int32_t state_comp, state_index;            /* indices into ob_program.states */
+    int32_t n_head, k_dim, window, ratio, n_index_head, index_dim, top_k;
+    float scale, eps;
+    ob_rope_params rope; /* of compressed entries; head_dim and rot_off are their own (the last columns) */
+} ob_csa_params;
+
+enum { OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16, OB_HC_MAX_STREAMS = 8 };
 
 enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
 
@@ -216,6 +263,9 @@ typedef struct ob_op {
         ob_moe_params moe;
         ob_conv_params conv;
         ob_gdn_params gdn;
+        ob_cca_params cca;
+        ob_hc_params hc;
+        ob_csa_params csa;
     } p;
 } ob_op;
 

@@ -323,6 +323,11 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
 
 /* ------------------------------------------------------------------ entry points */
 
+static int64_t weight_elements(const ob_program *p, int32_t w)
+{
+    return p->weights[w].ne[0] * p->weights[w].ne[1] * p->weights[w].ne[2];
+}
+
 size_t ob_ref_scratch_floats(const ob_program *p, int32_t max_ctx)
 {
     int64_t cols = 64, inner = 0;
@@ -331,7 +336,11 @@ size_t ob_ref_scratch_floats(const ob_program *p, int32_t max_ctx)
         if (p->ops[i].kind == OB_OP_MOE_GLU) inner = OB_MAX(inner, 2 * p->weights[p->ops[i].w[2]].ne[0]);
         else if (p->ops[i].kind == OB_OP_CONV1D)
             inner = OB_MAX(inner, p->weights[p->ops[i].w[0]].ne[0] * p->weights[p->ops[i].w[0]].ne[1]);
-    return (size_t)(4 * cols + inner + max_ctx + 64);
+        else if (p->ops[i].kind == OB_OP_CSA)
+            inner = OB_MAX(inner, (int64_t)ob_ref_csa_scratch(&p->ops[i]));
+        else if (p->ops[i].kind == OB_OP_CCA)
+            inner = OB_MAX(inner, weight_elements(p, p->ops[i].w[2]) + 6 * weight_elements(p, p->ops[i].w[0]));
+    return (size_t)(4 * cols + inner + 2 * (int64_t)max_ctx + 64);
 }
 
 int64_t ob_ref_n_items(const ob_ref_env *e, int32_t i)
@@ -347,7 +356,10 @@ int64_t ob_ref_n_items(const ob_ref_env *e, int32_t i)
     }
 }
 
-int ob_ref_n_phases(ob_op_kind kind) { return kind == OB_OP_ATTENTION ? 2 : 1; }
+int ob_ref_n_phases(ob_op_kind kind)
+{
+    return kind == OB_OP_ATTENTION || kind == OB_OP_CCA || kind == OB_OP_CSA ? 2 : 1;
+}
 
 static void run_attention(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last)
 {
@@ -369,6 +381,10 @@ void ob_ref_run(const ob_ref_env *e, int32_t i, int phase, int64_t first, int64_
     case OB_OP_MOE_GLU: ob_ref_moe_glu(e, op, first, last); break;
     case OB_OP_CONV1D: ob_ref_conv1d(e, op, first, last); break;
     case OB_OP_GDN: ob_ref_gdn(e, op, first, last); break;
+    case OB_OP_CCA: ob_ref_cca(e, op, phase, first, last); break;
+    case OB_OP_HC_MIX: ob_ref_hc_mix(e, op, first, last); break;
+    case OB_OP_HC_POST: ob_ref_hc_post(e, op, first, last); break;
+    case OB_OP_CSA: ob_ref_csa(e, op, phase, first, last); break;
     default: run_rows(e, op, first, last); break;
     }
 }

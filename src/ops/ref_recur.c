@@ -74,3 +74,123 @@ void ob_ref_gdn(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t las
         }
     }
 }
+
+/* ------------------------------------------------------------------ convolved attention (ZAYA) */
+
+typedef struct cca {
+    const ob_ref_env *e;
+    const ob_op *op;
+    const float *tap, *bias, *grp, *grp_bias, *k_scale;
+    int32_t n_q, n_qk, hd; /* columns of q, of q and k, of a head */
+    bool taps_first;
+} cca;
+
+/* q|k of the token `back` before row t of sequence s: from the step, the state, or zero. */
+static void cca_input(const cca *c, int64_t s, int64_t t, int32_t back, float *u)
+{
+    const ob_ref_env *e = c->e;
+    const int64_t at = t - back - e->step->seq_first[s];
+    bool fresh;
+    const float *state = ref_state(e, c->op->p.cca.state, s, &fresh);
+    if (at >= 0) {
+        memcpy(u, ref_row(e, c->op->in[0], t - back), (size_t)c->n_q * sizeof *u);
+        memcpy(u + c->n_q, ref_row(e, c->op->in[1], t - back), (size_t)(c->n_qk - c->n_q) * sizeof *u);
+    } else if (fresh) {
+        memset(u, 0, (size_t)c->n_qk * sizeof *u);
+    } else {
+        memcpy(u, state + (at + 2) * c->n_qk, (size_t)c->n_qk * sizeof *u);
+    }
+}
+
+/* Second convolution of head h: old and now are the first one's rows of the token before and of this one. */
+static void cca_head(const cca *c, int32_t h, const float *old, const float *now, float *y)
+{
+    const int32_t hd = c->hd;
+    for (int32_t o = 0; o < hd; o++) {
+        double sum = (double)c->grp_bias[h * hd + o];
+        for (int32_t i = 0; i < hd; i++) {
+            const int64_t at = (int64_t)(h * hd + o) * hd + i;
+            const float w0 = c->taps_first ? c->grp[2 * at] : c->grp[at];
+            const float w1 = c->taps_first ? c->grp[2 * at + 1] : c->grp[at + (int64_t)c->n_qk * hd];
+            sum += (double)w0 * (double)old[h * hd + i] + (double)w1 * (double)now[h * hd + i];
+        }
+        y[o] = (float)sum;
+    }
+}
+
+static void cca_unit(float *x, int32_t hd, float scale)
+{
+    const float r = (float)((double)scale * sqrt((double)hd) / OB_MAX(sqrt(ref_dot(x, x, hd)), 1e-12));
+    for (int32_t i = 0; i < hd; i++) x[i] *= r;
+}
+
+static void cca_token(const cca *c, int64_t s, int64_t t, float *scratch)
+{
+    const ob_cca_params *p = &c->op->p.cca;
+    const int32_t hd = c->hd, n_qk = c->n_qk, group = p->n_head / p->n_head_kv;
+    float *u = scratch, *old = u + 3 * n_qk, *now = old + n_qk;
+    for (int32_t back = 0; back < 3; back++) cca_input(c, s, t, back, u + back * n_qk);
+    for (int32_t i = 0; i < n_qk; i++) {
+        now[i] = c->bias[i] + c->tap[2 * i] * u[n_qk + i] + c->tap[2 * i + 1] * u[i];
+        old[i] = c->bias[i] + c->tap[2 * i] * u[2 * n_qk + i] + c->tap[2 * i + 1] * u[n_qk + i];
+    }
+    float *q = ref_row(c->e, c->op->out[0], t), *k = ref_row(c->e, c->op->out[1], t);
+    for (int32_t h = 0; h < p->n_head; h++) cca_head(c, h, old, now, q + h * hd);
+    for (int32_t g = 0; g < p->n_head_kv; g++) {
+        cca_head(c, p->n_head + g, old, now, k + g * hd);
+        for (int32_t i = 0; i < hd; i++) {
+            float mean = 0;
+            for (int32_t h = g * group; h < (g + 1) * group; h++) {
+                const float m = 0.5f * (u[h * hd + i] + u[c->n_q + g * hd + i]);
+                q[h * hd + i] += m;
+                mean += m / (float)group;
+            }
+            k[g * hd + i] += mean;
+        }
+        cca_unit(k + g * hd, hd, c->k_scale[g]);
+    }
+    for (int32_t h = 0; h < p->n_head; h++) cca_unit(q + h * hd, hd, 1.0f);
+    /* values: this token's half, then the other half of the token before */
+    const int32_t half = c->e->prog->vals[c->op->in[2]].cols;
+    float *v = ref_row(c->e, c->op->out[2], t);
+    bool fresh;
+    const float *state = ref_state(c->e, p->state, s, &fresh) + 2 * n_qk;
+    memcpy(v, ref_row(c->e, c->op->in[2], t), (size_t)half * sizeof *v);
+    if (t > c->e->step->seq_first[s]) memcpy(v + half, ref_row(c->e, c->op->in[3], t - 1), (size_t)half * sizeof *v);
+    else if (fresh) memset(v + half, 0, (size_t)half * sizeof *v);
+    else memcpy(v + half, state, (size_t)half * sizeof *v);
+}
+
+/* Phase 1: q|k of the last two tokens and the second half of the values of the last. */
+static void cca_remember(const cca *c, int64_t s, float *scratch)
+{
+    const int64_t last = c->e->step->seq_first[s + 1] - 1;
+    const int32_t half = c->e->prog->vals[c->op->in[3]].cols;
+    bool fresh;
+    float *state = ref_state(c->e, c->op->p.cca.state, s, &fresh);
+    cca_input(c, s, last, 1, scratch);
+    cca_input(c, s, last, 0, scratch + c->n_qk);
+    memcpy(state, scratch, 2 * (size_t)c->n_qk * sizeof *state);
+    memcpy(state + 2 * c->n_qk, ref_row(c->e, c->op->in[3], last), (size_t)half * sizeof *state);
+}
+
+void ob_ref_cca(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last)
+{
+    const ob_weight *grp = &e->prog->weights[op->w[2]];
+    cca c = {.e = e, .op = op, .n_q = e->prog->vals[op->in[0]].cols};
+    c.n_qk = c.n_q + e->prog->vals[op->in[1]].cols;
+    c.hd = c.n_q / op->p.cca.n_head;
+    c.taps_first = grp->ne[0] == 2;
+    float *at = e->scratch + 6 * (int64_t)c.n_qk;
+    c.tap = ref_vector(e, op->w[0], at);
+    c.bias = ref_vector(e, op->w[1], at += 2 * c.n_qk);
+    c.grp_bias = ref_vector(e, op->w[3], at += c.n_qk);
+    c.k_scale = ref_vector(e, op->w[4], at += c.n_qk);
+    c.grp = ref_vector(e, op->w[2], at + c.n_qk);
+    int64_t s = 0;
+    for (int64_t t = first; t < last; t++) {
+        while (e->step->seq_first[s + 1] <= t) s++;
+        if (phase == 0) cca_token(&c, s, t, e->scratch);
+        else if (t == e->step->seq_first[s + 1] - 1) cca_remember(&c, s, e->scratch);
+    }
+}

@@ -6,6 +6,7 @@
  *   rows    consecutive row-wise ops: a grain of rows goes through all of them while it is in cache
  *   linear  [norm ->] quantise activations -> products [-> glu]
  *   attend  attention over the cache (the cache write is a row-wise op before it)
+ *   own     an op that shares its work out by itself: experts, products per head, convolution, delta net
  *   ref     one op by ops/ref.c
  *
  * Owner of everything here: the engine thread; during a step also the pool's threads, each in its own
@@ -55,6 +56,7 @@ typedef struct cpu_thread {
     uint8_t *act;    /* its quantised activations */
     void *lin;       /* ob_lin_scratch_bytes */
     float *attn;     /* cpu_attn_scratch_floats */
+    int32_t *pairs;  /* rows of a mixture sorted by expert */
 } cpu_thread;
 
 typedef struct cpu_rope {
@@ -63,8 +65,9 @@ typedef struct cpu_rope {
     float *cs; /* [max_tok][ob_cpu_rope_floats] */
 } cpu_rope;
 
-typedef enum cpu_stage_kind { STAGE_ROWS, STAGE_LINEAR, STAGE_ATTEND, STAGE_REF } cpu_stage_kind;
+typedef enum cpu_stage_kind { STAGE_ROWS, STAGE_LINEAR, STAGE_ATTEND, STAGE_OWN, STAGE_REF } cpu_stage_kind;
 
+typedef void (*cpu_own_fn)(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 typedef void (*cpu_row_fn)(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
 typedef struct cpu_row_op {
     cpu_row_fn fn;
@@ -85,7 +88,8 @@ typedef struct cpu_stage {
     cpu_stage_kind kind;
     ob_rows rows;                /* ROWS */
     int32_t first_row_op, n_row_ops;
-    int32_t op, norm_op, glu_op; /* LINEAR, ATTEND, REF; the fused ones OB_NONE where absent */
+    cpu_own_fn own;              /* OWN */
+    int32_t op, norm_op, glu_op; /* LINEAR, ATTEND, OWN, REF; the fused ones OB_NONE where absent */
     int32_t phase;               /* REF */
     cpu_linear *lin;
 } cpu_stage;
@@ -110,6 +114,8 @@ struct ob_dev_plan {
     uint8_t *memory;  /* workspace, activations, scratch: one block */
     uint8_t *act;     /* shared activations */
     size_t act_bytes; /* of one chunk of rows */
+    float *moe_hid, *moe_part; /* a mixture's hidden rows and partial results */
+    float **conv_taps;         /* [n_ops]: taps of a convolution, [tap][column]; else NULL */
     float *part;      /* partial results of attention */
     size_t part_floats;
     /* The step in flight */
@@ -131,6 +137,23 @@ enum {
 void cpu_linear_prepare(const ob_dev_plan *p, const ob_op *op, cpu_linear *l, int64_t max_rows,
                         size_t *act_bytes, size_t *small_bytes, size_t *scratch_bytes);
 void cpu_linear_run(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread *t);
+
+/* --- cpu_moe.c --- */
+enum { CPU_MOE_BLOCK = 128 }; /* rows that an expert multiplies together */
+typedef struct cpu_moe_sizes {
+    size_t pairs, rows, act, lin; /* bytes per thread */
+    size_t hid, part;             /* bytes of the plan */
+} cpu_moe_sizes;
+bool cpu_moe_fits(const ob_dev_plan *p, const ob_op *op);
+void cpu_moe_measure(const ob_dev_plan *p, const ob_op *op, int32_t max_rows, cpu_moe_sizes *z);
+void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+bool cpu_heads_fits(const ob_dev_plan *p, const ob_op *op);
+void cpu_heads_measure(const ob_dev_plan *p, const ob_op *op, int32_t max_rows, cpu_moe_sizes *z);
+void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+
+/* --- cpu_recur.c --- */
+void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+void cpu_gdn_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 
 /* --- cpu_attn.c --- */
 size_t cpu_attn_scratch_floats(const ob_attn_params *a);

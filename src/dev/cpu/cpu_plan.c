@@ -198,6 +198,32 @@ static void add_ref_stages(ob_dev_plan *p, int32_t i)
         add_stage(p, STAGE_REF, i)->phase = phase;
 }
 
+/* The op's own stage function; NULL when it has none or the weights do not suit it. */
+static cpu_own_fn own_kernel(const ob_dev_plan *p, const ob_op *op)
+{
+    switch (op->kind) {
+    case OB_OP_MOE_GLU: return cpu_moe_fits(p, op) ? cpu_moe_run : NULL;
+    case OB_OP_LINEAR_HEADS: return cpu_heads_fits(p, op) ? cpu_heads_run : NULL;
+    case OB_OP_CONV1D: return op->p.conv.act != OB_ACT_GELU_ERF ? cpu_conv_run : NULL;
+    case OB_OP_GDN: return cpu_gdn_run;
+    default: return NULL;
+    }
+}
+
+/* A convolution's taps column by column, as its kernel wants them. */
+static ob_status turn_taps(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_weight *w = &p->prog.weights[p->prog.ops[i].w[0]];
+    const float *src = cpu_vector(p, p->prog.ops[i].w[0]);
+    const int64_t n_tap = w->ne[0], cols = w->ne[1];
+    float *dst = ob_arena_array(&p->arena, (size_t)(n_tap * cols), sizeof *dst);
+    if (!dst) return no_memory(err);
+    for (int64_t c = 0; c < cols; c++)
+        for (int64_t k = 0; k < n_tap; k++) dst[k * cols + c] = src[c * n_tap + k];
+    p->conv_taps[i] = dst;
+    return OB_OK;
+}
+
 static ob_status make_stages(ob_dev_plan *p, ob_err *err)
 {
     const int32_t n = p->prog.n_ops;
@@ -205,7 +231,8 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
     p->row_ops = keep(p, NULL, 2 * n + 1, sizeof *p->row_ops);
     p->ropes = keep(p, NULL, n, sizeof *p->ropes);
     p->rope_of = keep(p, NULL, n, sizeof *p->rope_of);
-    if (!p->stages || !p->row_ops || !p->ropes || !p->rope_of) return no_memory(err);
+    p->conv_taps = keep(p, NULL, n, sizeof *p->conv_taps);
+    if (!p->conv_taps || !p->stages || !p->row_ops || !p->ropes || !p->rope_of) return no_memory(err);
     if (p->dev->level == OB_CPU_REF) {
         for (int32_t i = 0; i < n; i++) add_ref_stages(p, i);
         return OB_OK;
@@ -226,6 +253,9 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
             if (glu_fuses(p, i, norm)) s->glu_op = ++i;
             s->lin = keep(p, NULL, 1, sizeof *s->lin);
             if (!s->lin) return no_memory(err);
+        } else if (own_kernel(p, op)) {
+            add_stage(p, STAGE_OWN, i)->own = own_kernel(p, op);
+            if (op->kind == OB_OP_CONV1D) OB_TRY(turn_taps(p, i, err));
         } else if (!cpu_row_kernel(op->kind)) {
             add_ref_stages(p, i);
         } else {
@@ -294,6 +324,7 @@ static ob_status place_values(const ob_dev_plan *p, life *l, size_t *total, ob_e
 /* Sizes of everything in the plan's one block of memory; a second pass hands out the places. */
 typedef struct sizes {
     size_t work, act, part, ref, rows, small, lin, attn;
+    cpu_moe_sizes moe;
 } sizes;
 
 static void measure(ob_dev_plan *p, sizes *z)
@@ -307,6 +338,10 @@ static void measure(ob_dev_plan *p, sizes *z)
         if (st->kind == STAGE_ATTEND) {
             z->attn = OB_MAX(z->attn, cpu_attn_scratch_floats(&op->p.attn) * sizeof(float));
             z->part = OB_MAX(z->part, cpu_attn_part_floats(&op->p.attn, n_threads, p->max_ctx) * sizeof(float));
+        } else if (st->kind == STAGE_OWN) {
+            const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
+            if (op->kind == OB_OP_MOE_GLU) cpu_moe_measure(p, op, rows, &z->moe);
+            if (op->kind == OB_OP_LINEAR_HEADS) cpu_heads_measure(p, op, rows, &z->moe);
         } else if (st->kind == STAGE_LINEAR) {
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
             size_t act, small, scratch;
@@ -318,7 +353,9 @@ static void measure(ob_dev_plan *p, sizes *z)
         }
     }
     z->act *= p->act_bytes; /* chunks so far */
-    z->rows = z->small ? CPU_SMALL_FLOATS * sizeof(float) : 0;
+    z->rows = OB_MAX(z->small ? CPU_SMALL_FLOATS * sizeof(float) : 0, z->moe.rows);
+    z->small = OB_MAX(z->small, z->moe.act);
+    z->lin = OB_MAX(z->lin, z->moe.lin);
     p->part_floats = z->part / sizeof(float);
 }
 
@@ -336,6 +373,8 @@ static size_t hand_out(ob_dev_plan *p, const sizes *z, uint8_t *base)
     (void)work;
     PLACE(p->act, z->act);
     PLACE(p->part, z->part);
+    PLACE(p->moe_hid, z->moe.hid);
+    PLACE(p->moe_part, z->moe.part);
     for (int32_t i = 0; i < p->n_ropes; i++)
         PLACE(p->ropes[i].cs, (size_t)p->prog.max_tok * (size_t)ob_cpu_rope_floats(p->ropes[i].p) * sizeof(float));
     for (int i = 0; i < p->dev->n_threads; i++) {
@@ -345,6 +384,7 @@ static size_t hand_out(ob_dev_plan *p, const sizes *z, uint8_t *base)
         PLACE(t->act, z->small);
         PLACE(t->lin, z->lin);
         PLACE(t->attn, z->attn);
+        PLACE(t->pairs, z->moe.pairs);
     }
 #undef PLACE
     return at;

@@ -130,6 +130,8 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
     case OB_OP_AFFINE:
     case OB_OP_SPLIT:
     case OB_OP_JOIN:
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST:
     case OB_OP_MOE_ROUTE: return row_by_ref;
     default: return NULL;
     }

@@ -48,6 +48,12 @@ typedef struct ob_cpu_kernels {
     void (*add)(const float *x, const float *x2, float scale, float *y, int64_t n);
     void (*scale)(const float *x, float scale, float softcap, float *y, int64_t n);
     void (*to_f16)(const float *x, uint16_t *y, int64_t n);
+    /* y = act(bias + sum_k tap[k] * u[k]) over n columns; bias may be NULL. act is not GELU_ERF. */
+    void (*conv)(const float *const *u, const float *const *tap, int32_t n_tap, const float *bias, ob_act act,
+                 float *y, int64_t n);
+    /* One token of one head of the delta rule (OB_OP_GDN): s [k_dim][v_dim] is updated in place. */
+    void (*gdn)(const float *q, const float *k, const float *v, float decay, float beta, float *s, int32_t k_dim,
+                int32_t v_dim, float *y);
     void (*attn_tile)(const ob_cpu_attn_tile *t);
     /* Merge partial result 2 into 1: both as the fields of ob_cpu_attn_tile, one query. */
     void (*attn_merge)(float *max, float *sum, float *o, float max2, float sum2, const float *o2,
