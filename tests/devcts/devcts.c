@@ -4,7 +4,7 @@
  * sequences, and what must fail cleanly. Tolerances stand beside each op. Exit 77: the device (or the
  * level that OB_CPU asks for) is not there.
  */
-#include "world.h"
+#include "devcts.h"
 
 #include <math.h>
 
@@ -12,7 +12,7 @@
 
 static const char *g_spec;
 
-static ob_dev *open_device(bool exact)
+ob_dev *devcts_open(bool exact)
 {
     ob_dev *d;
     ob_err err;
@@ -31,7 +31,7 @@ static void test_embed_and_rows_out(void **state)
 {
     (void)state;
     static const ob_type types[] = {OB_F32, OB_F16, OB_Q8_0, OB_Q4_1, OB_Q6_K};
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         world w;
         w_init(&w, 1 + (uint32_t)i);
@@ -68,7 +68,7 @@ static void test_norms(void **state)
         {33, 0, true, true, true, false},    {384, 0, true, true, false, true},
         {384, 0, true, false, false, false},
     };
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         world w;
         w_init(&w, 100 + (uint32_t)i);
@@ -105,7 +105,7 @@ static void test_rope(void **state)
         {.pairing = OB_ROPE_NEOX, .head_dim = 48, .n_rot = 32, .base = 1e6f, .freq_scale = 0.25f,
          .ext_factor = 1, .attn_factor = 1.1f, .beta_fast = 32, .beta_slow = 1, .n_ctx_orig = 128},
     };
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         for (int variant = 0; variant < 4; variant++) {
             world w;
@@ -134,7 +134,7 @@ static void test_rope(void **state)
 static void test_add_row_pool(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (uint32_t i = 0; i < 12; i++) {
         world w;
         w_init(&w, 350 + i);
@@ -172,7 +172,7 @@ static void test_glu_add_scale(void **state)
 {
     (void)state;
     static const int32_t cols[] = {1, 15, 96, 577};
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (uint32_t i = 0; i < 48; i++) {
         world w;
         w_init(&w, 300 + i);
@@ -238,7 +238,7 @@ static const linear_case k_linear[] = {
 
 static void run_linear(const linear_case *c, bool exact, bool in_place, double rms_tol, double max_tol)
 {
-    ob_dev *d = open_device(exact);
+    ob_dev *d = devcts_open(exact);
     world w;
     w_init(&w, 400 + (uint32_t)c->k);
     const ob_val x = w_input(&w, c->k, "x"), r = c->res ? w_input(&w, c->n[0], "residual") : OB_NONE;
@@ -333,7 +333,7 @@ static const int32_t k_attn_steps[][W_MAX_SEQ] = {
 static void test_attention(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     for (size_t i = 0; i < sizeof k_attn / sizeof *k_attn; i++) {
         world w;
         ob_val y;
@@ -430,7 +430,7 @@ static void test_model(void **state)
     static const ob_type types[] = {OB_F32, OB_Q4_0, OB_Q8_0, OB_Q4_K};
     for (int exact = 0; exact < 2; exact++)
         for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-            ob_dev *d = open_device(exact);
+            ob_dev *d = devcts_open(exact);
             world w;
             w_init(&w, 600 + (uint32_t)i);
             const ob_val y = build_model(&w, types[i], &k_model_attn, 256, 512);
@@ -511,7 +511,7 @@ static void test_batch_invariance(void **state)
 static void test_buffers(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     ob_dev_buf *a, *b;
     ob_err err;
     uint8_t src[300], dst[300];
@@ -568,7 +568,7 @@ static void bad_past(world *w, ob_step *s) { (void)s, w->seq_past[0] = w->max_ct
 static void test_step_errors(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     world w;
     w_init(&w, 800);
     build_model(&w, OB_Q8_0, &k_model_attn, 64, 64);
@@ -594,7 +594,7 @@ static void test_step_errors(void **state)
 static void test_no_memory(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     world w;
     w_init(&w, 900);
     const ob_val y = build_model(&w, OB_Q4_0, &k_model_attn, 64, 64);
@@ -632,7 +632,7 @@ static void test_no_memory(void **state)
 static void test_no_allocation(void **state)
 {
     (void)state;
-    ob_dev *d = open_device(false);
+    ob_dev *d = devcts_open(false);
     world w;
     w_init(&w, 950);
     build_model(&w, OB_Q4_K, &k_model_attn, 256, 256);
@@ -674,6 +674,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_step_errors),        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_allocation),
     };
+    enum { N = sizeof tests / sizeof *tests };
+    struct CMUnitTest all[N + 32];
+    assert_true(devcts_n_more <= 32);
+    memcpy(all, tests, sizeof tests);
+    memcpy(all + N, devcts_more, devcts_n_more * sizeof *all);
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return _cmocka_run_group_tests("devcts", all, N + devcts_n_more, NULL, NULL);
 }

@@ -23,7 +23,7 @@ void w_init(world *w, uint32_t seed)
 {
     memset(w, 0, sizeof *w);
     w->seed = seed;
-    w->prog = (ob_program){.ops = w->ops, .vals = w->vals, .weights = w->weights, .caches = w->caches,
+    w->prog = (ob_program){.ops = w->ops, .vals = w->vals, .weights = w->weights, .caches = w->caches, .states = w->states,
                            .logits = OB_NONE, .embeddings = OB_NONE};
     w->k_type = w->v_type = OB_F32;
     w->page_tok = 32;
@@ -91,6 +91,20 @@ int32_t w_cache(world *w, int32_t n_head_kv, int32_t k_dim, int32_t v_dim)
     return w->prog.n_caches++;
 }
 
+int32_t w_state(world *w, int64_t n_floats)
+{
+    w->states[w->prog.n_states] = (ob_state_spec){.n_floats = n_floats, .name = "test.state"};
+    return w->prog.n_states++;
+}
+
+int32_t w_experts(world *w, ob_type t, int64_t k, int64_t n, int64_t n_expert, float scale)
+{
+    const int32_t i = w_weight(w, OB_USE_EXPERTS, t, k, n * n_expert, scale);
+    w->weights[i].ne[1] = n;
+    w->weights[i].ne[2] = n_expert;
+    return i;
+}
+
 void w_output(world *w, ob_val v) { w->vals[v].output = true; }
 
 static void ok(ob_status s, const ob_err *err)
@@ -127,6 +141,18 @@ static void start_caches(world *w)
     }
 }
 
+static void start_states(world *w)
+{
+    ob_err err;
+    for (int32_t s = 0; s < w->prog.n_states; s++) {
+        const size_t n = (size_t)w->states[s].n_floats * W_MAX_SEQ * sizeof(float);
+        w->ref_states[s] = malloc(n);
+        memset(w->ref_states[s], 0xFF, n);
+        ok(w->dev->api->buffer_new(w->dev, n, 0, &w->ds[s], &err), &err);
+        ok(w->dev->api->buffer_write(w->dev, w->ds[s], 0, w->ref_states[s], n, &err), &err);
+    }
+}
+
 void w_start(world *w, ob_dev *dev, int32_t max_tok)
 {
     ob_err err;
@@ -137,13 +163,14 @@ void w_start(world *w, ob_dev *dev, int32_t max_tok)
     for (int32_t i = 0; i < w->prog.n_ops; i++)
         if (!dev->api->supports(dev, &w->prog, i, why, sizeof why)) fail_msg("not supported: %s", why);
     start_caches(w);
+    start_states(w);
     for (int32_t i = 0; i < w->prog.n_weights; i++)
         ok(dev->api->weight_new(dev, &w->weights[i], &w->dw[i], &keeps, &err), &err);
     for (int32_t v = 0; v < w->prog.n_vals; v++)
         w->ref_vals[v] = calloc((size_t)W_MAX_TOK * (size_t)w->vals[v].cols, sizeof(float));
     const ob_plan_bindings b = {.weights = w->dw, .cache_k = w->dk, .cache_v = w->dv, .k_type = w->k_type,
                                 .v_type = w->v_type, .page_tok = w->page_tok, .n_pages = w->n_pages,
-                                .max_ctx = w->max_ctx};
+                                .max_ctx = w->max_ctx, .states = w->ds, .n_slots = W_MAX_SEQ};
     ok(dev->api->plan_new(dev, &w->prog, &b, &w->plan, &err), &err);
 }
 
@@ -151,7 +178,7 @@ static void run_reference(world *w)
 {
     float *scratch = malloc(ob_ref_scratch_floats(&w->prog, w->max_ctx) * sizeof(float));
     const ob_ref_env env = {.prog = &w->prog, .step = &w->step, .vals = w->ref_vals, .caches = w->ref_cache,
-                            .scratch = scratch};
+                            .states = w->ref_states, .scratch = scratch};
     for (int32_t i = 0; i < w->prog.n_ops; i++)
         for (int ph = 0; ph < ob_ref_n_phases(w->ops[i].kind); ph++)
             ob_ref_run(&env, i, ph, 0, ob_ref_n_items(&env, i));
@@ -174,6 +201,7 @@ void w_step(world *w, const int32_t n[W_MAX_SEQ])
         assert_true(w->past[q] + n[q] <= w->max_ctx);
         w->seq_first[s] = t;
         w->seq_past[s] = w->past[q];
+        w->seq_slot[s] = (q * 3 + 1) % W_MAX_SEQ;
         memcpy(w->table + s * w->max_pages, w->pages + q * w->max_pages, (size_t)w->max_pages * sizeof(int32_t));
         for (int32_t i = 0; i < n[q]; i++, t++) {
             w->tok[t] = (int32_t)(w_rand(w) % W_VOCAB);
@@ -186,7 +214,7 @@ void w_step(world *w, const int32_t n[W_MAX_SEQ])
     /* Outputs of all rows, in reverse, so that the order matters. */
     for (int32_t i = 0; i < t; i++) w->out_rows[i] = t - 1 - i;
     w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .type = w->type, .seq_first = w->seq_first,
-                        .seq_past = w->seq_past, .page_table = w->table, .max_pages = w->max_pages,
+                        .seq_past = w->seq_past, .seq_slot = w->seq_slot, .page_table = w->table, .max_pages = w->max_pages,
                         .out_rows = w->out_rows};
     if (!w->skip_reference) run_reference(w);
     w_rerun(w);
@@ -240,6 +268,10 @@ void w_free(world *w)
         if (w->dv[c]) api->buffer_free(w->dev, w->dv[c]);
         free(w->ref_cache[c].k);
         free(w->ref_cache[c].v);
+    }
+    for (int32_t s = 0; s < w->prog.n_states; s++) {
+        if (w->ds[s]) api->buffer_free(w->dev, w->ds[s]);
+        free(w->ref_states[s]);
     }
     for (int32_t v = 0; v < w->prog.n_vals; v++) free(w->ref_vals[v]);
     free(w->pages);

@@ -20,6 +20,7 @@ typedef struct world {
     ob_value vals[W_MAX];
     ob_weight weights[W_MAX];
     ob_cache_spec caches[4];
+    ob_state_spec states[4];
     void *data[W_MAX]; /* of weights */
     /* paging */
     ob_type k_type, v_type;
@@ -31,10 +32,11 @@ typedef struct world {
     bool skip_reference;
     ob_cache_view ref_cache[4];
     float *ref_vals[W_MAX];
+    float *ref_states[4];
     /* the device's side */
     ob_dev *dev;
     ob_dev_weight *dw[W_MAX];
-    ob_dev_buf *dk[4], *dv[4];
+    ob_dev_buf *dk[4], *dv[4], *ds[4];
     ob_dev_plan *plan;
     /* errors are relative to the rms of the wanted values, or to this where it is larger: sums that
      * cancel are only as good as their terms */
@@ -42,7 +44,7 @@ typedef struct world {
     /* the step */
     ob_step step;
     int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], type[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],
-        seq_past[W_MAX_SEQ], table[W_MAX_SEQ * 512];
+        seq_past[W_MAX_SEQ], seq_slot[W_MAX_SEQ], table[W_MAX_SEQ * 512];
 } world;
 
 uint32_t w_rand(world *w);               /* 32 random bits */
@@ -57,6 +59,9 @@ ob_op *w_op(world *w, ob_op_kind kind); /* all inputs, outputs and weights absen
 /* A value of random rows that depend on the token only. */
 ob_val w_input(world *w, int32_t cols, const char *name);
 int32_t w_cache(world *w, int32_t n_head_kv, int32_t k_dim, int32_t v_dim);
+/* Starts full of NaN: a new sequence must not read it. */
+int32_t w_state(world *w, int64_t n_floats);
+int32_t w_experts(world *w, ob_type t, int64_t k, int64_t n, int64_t n_expert, float scale);
 void w_output(world *w, ob_val v);
 
 /* Plan, bind to the device, make the caches. */

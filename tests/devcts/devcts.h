@@ -1,0 +1,14 @@
+/* tests/devcts/devcts.h: what the files of the suite share. */
+#ifndef OB_DEVCTS_DEVCTS_H
+#define OB_DEVCTS_DEVCTS_H
+
+#include "world.h"
+
+/* The device under test, with three threads. */
+ob_dev *devcts_open(bool exact);
+
+/* devcts_more.c: mixtures, heads, states, parts */
+extern const struct CMUnitTest devcts_more[];
+extern const size_t devcts_n_more;
+
+#endif

@@ -1,0 +1,224 @@
+/* Conformance of the ops of mixtures, heads, states and parts. A device may lack them: then it says so in
+ * `supports`, and the test is skipped. */
+#include "world.h"
+
+#include <math.h>
+
+#include "devcts.h"
+
+static const int32_t k_steps[][W_MAX_SEQ] = {{1}, {5, 0, 3}, {0, 1, 1, 1, 1}, {37, 1, 2, 19}, {1, 1}, {1, 70, 1}};
+enum { N_STEPS = sizeof k_steps / sizeof *k_steps };
+
+/* Does the device run every op of the program? If not the world is freed and the test should be skipped. */
+static bool has_ops(world *w, ob_dev *d)
+{
+    char why[128];
+    ob_err err;
+    if (ob_program_plan(&w->prog, 64, 64, W_MAX_SEQ, &err) != OB_OK) fail_msg("%s", err.text);
+    for (int32_t i = 0; i < w->prog.n_ops; i++)
+        if (!d->api->supports(d, &w->prog, i, why, sizeof why)) {
+            print_message("skipped: %s\n", why);
+            return false;
+        }
+    return true;
+}
+
+static void run_steps(world *w, ob_dev *d, ob_val y, double rms_tol, double max_tol, const char *what)
+{
+    w_output(w, y);
+    if (has_ops(w, d)) {
+        w_start(w, d, 128);
+        for (int32_t s = 0; s < N_STEPS; s++) {
+            w_step(w, k_steps[s]);
+            w_compare(w, y, rms_tol, max_tol, what);
+        }
+    }
+    w_free(w);
+}
+
+/* --- parts and vectors ------------------------------------------------------------------------- */
+
+/* One or two roundings; erf and exp within a few ulp. */
+static void test_parts(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const int32_t cols[] = {6, 96, 250};
+    for (uint32_t i = 0; i < 12; i++) {
+        world w;
+        w_init(&w, 700 + i);
+        w.floor = 1;
+        const int32_t n = cols[i % 3];
+        const ob_val x = w_input(&w, 2 * n, "x"), res = w_input(&w, n, "res"), one = w_input(&w, 1, "one");
+        ob_val a = w_value(&w, OB_ROWS_TOK, n, "a"), b = w_value(&w, OB_ROWS_TOK, n, "b");
+        const ob_val y = w_value(&w, OB_ROWS_TOK, 2 * n, "y"), g = w_value(&w, OB_ROWS_TOK, n, "g");
+        ob_op *op = w_op(&w, OB_OP_SPLIT);
+        op->in[0] = x, op->out[0] = a, op->out[1] = b, op->p.split.n_group = i % 2 ? 2 : 1;
+        op = w_op(&w, OB_OP_ACT);
+        op->in[0] = op->out[0] = a, op->p.act.act = (ob_act)(i % 6);
+        op = w_op(&w, OB_OP_AFFINE);
+        op->in[0] = op->out[0] = b, op->in[1] = i % 4 ? a : OB_NONE;
+        for (uint32_t k = 0; k < 4; k++)
+            if (i >> k & 1) op->w[k] = w_vector(&w, n, 0.5f, 1);
+        op = w_op(&w, OB_OP_GATE);
+        op->in[0] = a, op->in[1] = i % 2 ? one : b, op->in[2] = i % 3 ? res : OB_NONE, op->out[0] = g;
+        op = w_op(&w, OB_OP_JOIN);
+        op->in[0] = g, op->in[1] = b, op->out[0] = y, op->p.join.n_group = i % 2 ? 1 : 2;
+        run_steps(&w, d, y, 1e-6, 1e-5, "parts");
+    }
+    ob_dev_close(d);
+}
+
+/* --- mixtures ---------------------------------------------------------------------------------- */
+
+typedef struct moe_case {
+    ob_type gate, up, down; /* up OB_TYPE_END: merged */
+    int32_t d, ff, n_expert, n_class;
+    ob_route_params route;
+    float clamp;
+    bool bias, res;
+} moe_case;
+
+static const moe_case k_moe[] = {
+    {OB_F32, OB_F32, OB_F32, 64, 40, 8, 8, {OB_GATING_SOFTMAX, 2, 1, 1, true, 1}, 0, false, true},
+    {OB_F32, OB_TYPE_END, OB_F32, 96, 64, 4, 5, {OB_GATING_SOFTMAX, 1, 1, 1, false, 1}, 0, true, false},
+    {OB_Q4_K, OB_Q4_K, OB_Q6_K, 256, 256, 16, 16, {OB_GATING_SIGMOID, 4, 4, 2, true, 2.5f}, 0, true, true},
+    {OB_Q8_0, OB_Q4_0, OB_Q8_0, 128, 96, 6, 6, {OB_GATING_SQRT_SOFTPLUS, 3, 1, 1, true, 1.5f}, 1, true, true},
+    {OB_MXFP4, OB_TYPE_END, OB_Q8_0, 64, 64, 32, 32, {OB_GATING_SOFTMAX, 8, 1, 1, true, 1}, 0, false, true},
+};
+
+static void run_moe(const moe_case *c, bool exact, double rms_tol, double max_tol)
+{
+    ob_dev *d = devcts_open(exact);
+    world w;
+    w_init(&w, 800 + (uint32_t)c->d);
+    const ob_val x = w_input(&w, c->d, "x"), logits = w_input(&w, c->n_class, "logits");
+    const ob_val res = c->res ? w_input(&w, c->d, "res") : OB_NONE;
+    const ob_val ids = w_value(&w, OB_ROWS_TOK, c->route.n_used, "ids"), y = w_value(&w, OB_ROWS_TOK, c->d, "y"),
+                 weights = w_value(&w, OB_ROWS_TOK, c->route.n_used, "weights");
+    ob_op *op = w_op(&w, OB_OP_MOE_ROUTE);
+    op->in[0] = logits, op->out[0] = ids, op->out[1] = weights, op->p.route = c->route;
+    if (c->bias) op->w[0] = w_vector(&w, c->n_class, 0, 0.3f);
+    op = w_op(&w, OB_OP_MOE_GLU);
+    op->in[0] = x, op->in[1] = ids, op->in[2] = weights, op->in[3] = res, op->out[0] = y;
+    op->p.moe = (ob_moe_params){.n_used = c->route.n_used, .act = OB_ACT_SILU, .clamp = c->clamp};
+    const bool merged = c->up == OB_TYPE_END;
+    const float s = 1 / sqrtf((float)c->d);
+    op->w[0] = w_experts(&w, c->gate, c->d, merged ? 2 * c->ff : c->ff, c->n_expert, s);
+    if (!merged) op->w[1] = w_experts(&w, c->up, c->d, c->ff, c->n_expert, s);
+    op->w[2] = w_experts(&w, c->down, c->ff, c->d, c->n_expert, 1 / sqrtf((float)c->ff));
+    w_output(&w, weights);
+    run_steps(&w, d, y, rms_tol, max_tol, "mixture");
+    ob_dev_close(d);
+}
+
+/* Sums in another order; with 8-bit activations two roundings of about 0.7 % each. */
+static void test_moe(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof k_moe / sizeof *k_moe; i++) {
+        run_moe(&k_moe[i], true, 3e-6, 3e-5);
+        run_moe(&k_moe[i], false, 0.025, 0.15);
+    }
+}
+
+static void run_heads(ob_type t, int32_t k, int32_t n, int32_t n_head, int32_t tail, bool exact, double rms, double max)
+{
+    ob_dev *d = devcts_open(exact);
+    world w;
+    w_init(&w, 900 + (uint32_t)k);
+    const ob_val x = w_input(&w, n_head * (k + tail), "x"), y = w_value(&w, OB_ROWS_TOK, n_head * (n + tail), "y");
+    ob_op *op = w_op(&w, OB_OP_LINEAR_HEADS);
+    op->in[0] = x, op->out[0] = y, op->p.heads.n_head = n_head, op->p.heads.tail = tail;
+    op->w[0] = w_experts(&w, t, k, n, n_head, 1 / sqrtf((float)k));
+    run_steps(&w, d, y, rms, max, "linear_heads");
+    ob_dev_close(d);
+}
+
+static void test_linear_heads(void **state)
+{
+    (void)state;
+    for (int exact = 0; exact < 2; exact++) {
+        const double rms = exact ? 2e-6 : 0.012, max = exact ? 2e-5 : 0.08;
+        run_heads(OB_F32, 24, 33, 3, 16, exact, rms, max);
+        run_heads(OB_Q8_0, 192, 64, 5, 64, exact, rms, max);
+        run_heads(OB_Q4_0, 64, 32, 2, 0, exact, rms, max);
+    }
+}
+
+/* Values inside keys: the absorbed form of latent attention. Tolerance as for attention. */
+static void test_latent_attention(void **state)
+{
+    (void)state;
+    static const struct { int32_t n_head, n_head_kv, k_dim, v_dim; ob_type t; } c[] = {
+        {4, 1, 48, 32, OB_F32}, {20, 1, 576, 512, OB_F16}, {6, 2, 40, 40, OB_F16}, {4, 1, 96, 64, OB_Q8_0}};
+    ob_dev *d = devcts_open(false);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1000 + (uint32_t)i);
+        w.k_type = w.v_type = c[i].t;
+        const ob_val q = w_input(&w, c[i].n_head * c[i].k_dim, "q"), k = w_input(&w, c[i].n_head_kv * c[i].k_dim, "k"),
+                     y = w_value(&w, OB_ROWS_TOK, c[i].n_head * c[i].v_dim, "y");
+        ob_op *op = w_op(&w, OB_OP_ATTENTION);
+        op->in[0] = q, op->in[1] = k, op->out[0] = y;
+        op->p.attn = (ob_attn_params){.cache = w_cache(&w, c[i].n_head_kv, c[i].k_dim, 0), .n_head = c[i].n_head,
+                                      .n_head_kv = c[i].n_head_kv, .k_dim = c[i].k_dim, .v_dim = c[i].v_dim,
+                                      .scale = 2.0f / sqrtf((float)c[i].k_dim), .causal = true};
+        run_steps(&w, d, y, 3e-6, 5e-5, "latent attention");
+    }
+    ob_dev_close(d);
+}
+
+/* --- states ------------------------------------------------------------------------------------ */
+
+/* Up to 16 products and a sum; silu within a few ulp. */
+static void test_conv1d(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const struct { int32_t cols, n_tap; ob_act act; bool bias; } c[] = {
+        {7, 4, OB_ACT_SILU, false}, {300, 4, OB_ACT_SILU, true}, {64, 2, OB_ACT_NONE, true}, {33, 5, OB_ACT_GELU_ERF, true}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1100 + (uint32_t)i);
+        const ob_val x = w_input(&w, c[i].cols, "x"), y = w_value(&w, OB_ROWS_TOK, c[i].cols, "y");
+        ob_op *op = w_op(&w, OB_OP_CONV1D);
+        op->in[0] = x, op->out[0] = y;
+        op->w[0] = w_weight(&w, OB_USE_VECTOR, OB_F32, c[i].n_tap, c[i].cols, 0.5f);
+        if (c[i].bias) op->w[1] = w_vector(&w, c[i].cols, 0, 1);
+        op->p.conv = (ob_conv_params){.state = w_state(&w, (int64_t)(c[i].n_tap - 1) * c[i].cols), .act = c[i].act};
+        run_steps(&w, d, y, 1e-6, 1e-5, "conv1d");
+    }
+    ob_dev_close(d);
+}
+
+/* f32 recurrence over up to 110 tokens against sums in f64: errors grow with the length. */
+static void test_gdn(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const struct { int32_t hk, hv, dk, dv; bool tiled; } c[] = {
+        {2, 4, 16, 16, true}, {2, 4, 128, 128, false}, {1, 3, 24, 70, true}, {2, 2, 64, 64, true}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1200 + (uint32_t)i);
+        const int32_t n = 2 * c[i].hk * c[i].dk + c[i].hv * c[i].dv;
+        const ob_val x = w_input(&w, n, "x"), alpha = w_input(&w, c[i].hv, "alpha"), beta = w_input(&w, c[i].hv, "beta"),
+                     y = w_value(&w, OB_ROWS_TOK, c[i].hv * c[i].dv, "y");
+        ob_op *op = w_op(&w, OB_OP_GDN);
+        op->in[0] = x, op->in[1] = alpha, op->in[2] = beta, op->out[0] = y;
+        op->w[0] = w_vector(&w, c[i].hv, 0, 1);
+        op->w[1] = w_vector(&w, c[i].hv, -1, 0.2f);
+        op->p.gdn = (ob_gdn_params){.state = w_state(&w, (int64_t)c[i].hv * c[i].dk * c[i].dv), .n_head_k = c[i].hk,
+                                    .n_head_v = c[i].hv, .k_dim = c[i].dk, .v_dim = c[i].dv, .eps = 1e-6f,
+                                    .tiled = c[i].tiled};
+        run_steps(&w, d, y, 5e-6, 1e-4, "gdn");
+    }
+    ob_dev_close(d);
+}
+
+const struct CMUnitTest devcts_more[] = {
+    cmocka_unit_test(test_parts),  cmocka_unit_test(test_moe),    cmocka_unit_test(test_linear_heads),
+    cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
+};
+const size_t devcts_n_more = sizeof devcts_more / sizeof *devcts_more;
