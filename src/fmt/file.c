@@ -34,7 +34,8 @@ static ob_status map_fd(ob_part *p, int fd, ob_err *err)
     if (data == MAP_FAILED)
         return ob_err_set_errno(err, errno == ENOMEM ? OB_E_NO_MEMORY : OB_E_IO, errno,
                                 "cannot map %jd bytes", (intmax_t)st.st_size);
-    *p = (ob_part){.data = data, .len = (size_t)st.st_size, .mapped = true};
+    size_t len = (size_t)st.st_size;
+    *p = (ob_part){.data = data, .len = len, .n_have = len, .mapped = true};
     return OB_OK;
 }
 
@@ -67,6 +68,7 @@ typedef struct format {
 
 static const format k_formats[] = {
     {"GGUF", 4, ob_gguf_load},
+    {"1BP\0", 4, ob_onebp_load},
 };
 
 /* What people hand over by mistake, by its first bytes, with a word on what to do. */
@@ -76,7 +78,6 @@ static const struct {
     const char *what;
 } k_strangers[] = {
     {"FUGG", 4, "a GGUF file in the other byte order (big-endian); convert it to little-endian"},
-    {"1BP\0", 4, "a 1BP package, which this build cannot read"},
     {"PK\3\4", 4, "a zip archive (a PyTorch checkpoint?); convert it to GGUF"},
     {"\x80\x02", 2, "a Python pickle (an old PyTorch checkpoint?); convert it to GGUF"},
     {"\x1F\x8B", 2, "gzip data; unpack it first"},
@@ -108,7 +109,7 @@ static ob_status refuse_stranger(const uint8_t *data, size_t len, ob_err *err)
                           "not a GGUF file: it looks like safetensors; convert it to GGUF");
     for (size_t i = 0; i < OB_COUNT(k_strangers); i++)
         if (len >= k_strangers[i].len && memcmp(data, k_strangers[i].magic, k_strangers[i].len) == 0)
-            return ob_err_set(err, i < 2 ? OB_E_UNSUPPORTED : OB_E_FORMAT,
+            return ob_err_set(err, i == 0 ? OB_E_UNSUPPORTED : OB_E_FORMAT,
                               "not a GGUF file: it looks like %s", k_strangers[i].what);
     char hex[3 * 8 + 1] = "";
     for (size_t i = 0; i < len && i < 8; i++) snprintf(hex + 3 * i, 4, " %02x", data[i]);
@@ -163,21 +164,41 @@ ob_status ob_file_open(const char *path, unsigned flags, ob_file **out, ob_err *
     return OB_OK;
 }
 
-ob_status ob_file_open_bytes(const void *bytes, size_t len, unsigned flags, ob_file **out,
-                             ob_err *err)
+static ob_status open_part(ob_part part, unsigned flags, ob_file **out, bool *need_more,
+                           ob_err *err)
 {
     ob_file *f = NULL;
     *out = NULL;
-    if (len == 0) return ob_err_set(err, OB_E_FORMAT, "the file is empty");
+    if (part.n_have == 0) return ob_err_set(err, OB_E_FORMAT, "the file is empty");
     OB_TRY(file_new("", flags, &f, err));
-    f->parts[0] = (ob_part){.data = bytes, .len = len};
+    f->parts[0] = part;
     ob_status s = load_by_content(f, err);
+    *need_more = f->parts[0].need_more;
     if (s != OB_OK) {
         ob_file_close(f);
         return s;
     }
     *out = f;
     return OB_OK;
+}
+
+ob_status ob_file_open_bytes(const void *bytes, size_t len, unsigned flags, ob_file **out,
+                             ob_err *err)
+{
+    bool need_more;
+    return open_part((ob_part){.data = bytes, .len = len, .n_have = len}, flags, out, &need_more,
+                     err);
+}
+
+ob_status ob_file_open_head(const void *bytes, size_t n_have, uint64_t file_len, ob_file **out,
+                            bool *need_more, ob_err *err)
+{
+    *need_more = false;
+    *out = NULL;
+    if (n_have > file_len || file_len > SIZE_MAX)
+        return ob_err_set(err, OB_E_INVALID, "%zu bytes of a file of %" PRIu64, n_have, file_len);
+    return open_part((ob_part){.data = bytes, .len = (size_t)file_len, .n_have = n_have},
+                     OB_OPEN_NO_DATA | OB_OPEN_ONE_PART, out, need_more, err);
 }
 
 void ob_file_close(ob_file *f)
@@ -232,6 +253,7 @@ void ob_file_release_pages(const ob_file *f, const ob_tensor *t)
 }
 
 size_t ob_file_n_kv(const ob_file *f) { return f->pairs.n; }
+ob_str ob_file_kv_bytes(const ob_file *f) { return f->pairs.bytes; }
 
 const ob_kv *ob_file_kv(const ob_file *f, size_t i)
 {

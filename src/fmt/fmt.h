@@ -1,6 +1,6 @@
 /* fmt/fmt.h: model files behind one tensor directory over mmap.
  *
- * Owns: the bytes of GGUF files (split files included), later 1BP and safetensors. What is above
+ * Owns: the bytes of GGUF files (split files included) and of 1BP packages. What is above
  * cannot tell the formats apart: it sees metadata pairs and tensors. Must not know architectures,
  * tokenizers or devices. The file is *immutable after load* and may be read by any thread.
  *
@@ -53,6 +53,7 @@ typedef struct ob_tensor {
 
 enum {
     OB_OPEN_NO_DATA = 1,  /* header only: tensor extents are still checked against the file size */
+    OB_OPEN_ONE_PART = 2, /* of a split file, the named part alone: its own tensors and pairs */
 };
 
 /* Open by content: the first bytes decide, not the name. For a split GGUF any part may be named.
@@ -63,10 +64,15 @@ OB_MUST_CHECK ob_status ob_file_open(const char *path, unsigned flags, ob_file *
 /* The same over bytes in memory (tests, fuzzing); `bytes` is borrowed. */
 OB_MUST_CHECK ob_status ob_file_open_bytes(const void *bytes, size_t len, unsigned flags,
                                            ob_file **out, ob_err *err);
+/* The directory of a file of which only the first n_have bytes are here (borrowed until the file is
+ * closed), as with OB_OPEN_NO_DATA | OB_OPEN_ONE_PART. When it does not end within them, the call
+ * fails and *need_more is true: try again with more bytes. */
+OB_MUST_CHECK ob_status ob_file_open_head(const void *bytes, size_t n_have, uint64_t file_len,
+                                          ob_file **out, bool *need_more, ob_err *err);
 void ob_file_close(ob_file *f);
 
 const char *ob_file_path(const ob_file *f);       /* first part; "" for bytes */
-const char *ob_file_format(const ob_file *f);     /* "GGUF v3" */
+const char *ob_file_format(const ob_file *f);     /* "GGUF v3", "1BP v5" */
 uint64_t ob_file_n_bytes(const ob_file *f);       /* all parts */
 int ob_file_n_parts(const ob_file *f);
 
@@ -77,6 +83,8 @@ const ob_tensor *ob_file_find_tensor(const ob_file *f, const char *name);   /* N
 void ob_file_release_pages(const ob_file *f, const ob_tensor *t);
 
 size_t ob_file_n_kv(const ob_file *f);
+/* All pairs as they stand in the file (GGUF's encoding, without the count in front). */
+ob_str ob_file_kv_bytes(const ob_file *f);
 const ob_kv *ob_file_kv(const ob_file *f, size_t i);
 const ob_kv *ob_file_find_kv(const ob_file *f, const char *key);            /* NULL if absent */
 /* printf-style key: ob_file_find_kvf(f, "%s.block_count", arch) */

@@ -32,8 +32,10 @@ size_t ob_names_find(const ob_names *t, const char *name, size_t len); /* SIZE_M
 
 typedef struct ob_part {
     const uint8_t *data; /* NULL when not open */
-    size_t len;
+    size_t len;          /* of the file */
+    size_t n_have;       /* bytes at `data`: len, or fewer for the head of a file far away */
     bool mapped;         /* ours to unmap; else borrowed bytes */
+    bool need_more;      /* reading stopped at n_have, not at the end of the file */
 } ob_part;
 
 typedef struct ob_pairs {
@@ -42,6 +44,7 @@ typedef struct ob_pairs {
     ob_names index;   /* number = position in kv */
     ob_str *strings;  /* owned */
     size_t n_strings; /* strings in all values together */
+    ob_str bytes;     /* all pairs as they stand in the file */
 } ob_pairs;
 
 struct ob_file {
@@ -62,6 +65,7 @@ OB_MUST_CHECK ob_status ob_part_map(ob_part *p, const char *path, ob_err *err);
 void ob_part_unmap(ob_part *p);
 
 OB_MUST_CHECK ob_status ob_gguf_load(ob_file *f, ob_err *err);
+OB_MUST_CHECK ob_status ob_onebp_load(ob_file *f, ob_err *err);
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
@@ -72,7 +76,12 @@ typedef struct ob_reader {
     const char *item; /* "header", "metadata pair", "tensor" */
     uint64_t index;   /* which one; not shown for the header */
     ob_str name;      /* once read; len 0 before */
+    size_t n_beyond;  /* bytes of the file after the span, which are not at hand */
+    bool *need_more;  /* set when they would have been needed */
 } ob_reader;
+
+/* From the first byte of a part, with "header" as the item. */
+ob_reader ob_reader_of(ob_part *p, ob_err *err);
 
 /* Fill r->err with the place and return `code`. */
 ob_status ob_read_fail(const ob_reader *r, ob_status code, const char *fmt, ...) OB_PRINTF(3, 4);
@@ -92,6 +101,31 @@ OB_MUST_CHECK ob_status ob_pairs_read(ob_pairs *p, ob_reader *r, uint64_t n);
 OB_MUST_CHECK ob_status ob_pairs_make_strings(ob_pairs *p, ob_err *err);
 const ob_kv *ob_pairs_find(const ob_pairs *p, const char *key);
 void ob_pairs_deinit(ob_pairs *p);
+
+/* ---- the tensor directory under construction ------------------------------------------------- */
+
+/* Zeroed room behind the f->n_tensors that are there; the caller raises n_tensors when it is filled. */
+OB_MUST_CHECK ob_status ob_tensors_add(ob_file *f, size_t n, ob_tensor **first, ob_err *err);
+/* Checks and copies a name, and lets the reader's errors speak of it. */
+OB_MUST_CHECK ob_status ob_tensor_set_name(ob_file *f, ob_reader *r, ob_tensor *t, ob_str name);
+OB_MUST_CHECK ob_status ob_tensor_check_n_dims(const ob_reader *r, uint32_t n_dims);
+/* ne: n_dims entries, the row length first. */
+OB_MUST_CHECK ob_status ob_tensor_set_shape(const ob_reader *r, ob_tensor *t, uint32_t n_dims,
+                                            const uint64_t *ne, uint64_t *n_elems);
+/* After the shape: sets n_bytes, too. */
+OB_MUST_CHECK ob_status ob_tensor_set_type(const ob_reader *r, ob_tensor *t, uint32_t type,
+                                           uint64_t n_elems);
+/* After the type. `off` counts from the start of the data, until ob_tensors_place. */
+OB_MUST_CHECK ob_status ob_tensor_set_off(const ob_reader *r, ob_tensor *t, uint64_t off,
+                                          uint32_t alignment);
+/* Make offsets absolute and set data pointers, when it is known where the data of a part starts. */
+OB_MUST_CHECK ob_status ob_tensors_place(const ob_file *f, const ob_part *p, ob_tensor *t, size_t n,
+                                         uint64_t data_start, ob_err *err);
+/* may_coincide: two tensors may have exactly the same bytes (aliases). */
+OB_MUST_CHECK ob_status ob_tensors_check_overlap(const ob_tensor *t, size_t n, bool may_coincide,
+                                                 ob_err *err);
+/* Fill f->tensor_index; refuses two equal names. */
+OB_MUST_CHECK ob_status ob_tensors_index(ob_file *f, ob_err *err);
 
 /* Text fit for a terminal: cut after 80 bytes, newlines shown as \n, other control characters and
  * broken UTF-8 as question marks. */

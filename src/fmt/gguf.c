@@ -91,10 +91,10 @@ static ob_status read_split(head *h, ob_err *err)
 }
 
 /* Everything before the tensor directory; r is left at its start. */
-static ob_status read_head(const ob_part *p, head *h, ob_reader *r, ob_err *err)
+static ob_status read_head(ob_part *p, head *h, ob_reader *r, ob_err *err)
 {
     *h = (head){0};
-    *r = (ob_reader){.s = ob_span_of(p->data, p->len), .err = err, .item = "header"};
+    *r = ob_reader_of(p, err);
     (void)ob_span_take(&r->s, 4); /* the magic, compared by the caller */
     OB_TRY(ob_read_u32(r, &h->version, "version"));
     OB_TRY(check_version(r, h->version));
@@ -108,136 +108,28 @@ static ob_status read_head(const ob_part *p, head *h, ob_reader *r, ob_err *err)
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-static ob_status read_name(ob_file *f, ob_reader *r, ob_tensor *t)
-{
-    ob_str name;
-    OB_TRY(ob_read_str(r, &name, OB_MAX_TENSOR_NAME_BYTES, "name"));
-    if (name.len == 0) return ob_read_fail(r, OB_E_FORMAT, "empty name");
-    if (!ob_utf8_is_valid(name.data, name.len) || memchr(name.data, 0, name.len))
-        return ob_read_fail(r, OB_E_FORMAT, "the name is not UTF-8 text");
-    t->name = ob_arena_strndup(&f->names, name.data, name.len);
-    if (!t->name) return ob_read_fail(r, OB_E_NO_MEMORY, "no memory for its name");
-    r->name = name;
-    return OB_OK;
-}
-
 static ob_status read_shape(ob_reader *r, ob_tensor *t, uint64_t *n_elems)
 {
     uint32_t n_dims;
+    uint64_t ne[OB_MAX_DIMS];
     OB_TRY(ob_read_u32(r, &n_dims, "number of dimensions"));
-    if (n_dims < 1 || n_dims > OB_MAX_DIMS)
-        return ob_read_fail(r, OB_E_FORMAT, "%" PRIu32 " dimensions (1 to %d)", n_dims,
-                            OB_MAX_DIMS);
-    t->n_dims = (int)n_dims;
-    *n_elems = 1;
-    for (uint32_t d = 0; d < OB_MAX_DIMS; d++) {
-        uint64_t ne = 1;
-        if (d < n_dims) OB_TRY(ob_read_u64(r, &ne, "dimension"));
-        if (ne == 0 || ne > INT64_MAX)
-            return ob_read_fail(r, OB_E_FORMAT, "dimension %" PRIu32 " is %" PRIu64, d, ne);
-        if (!ob_mul_u64(*n_elems, ne, n_elems) || *n_elems > INT64_MAX)
-            return ob_read_fail(r, OB_E_FORMAT, "the number of elements overflows 63 bits");
-        t->ne[d] = (int64_t)ne;
-    }
-    return OB_OK;
-}
-
-static ob_status read_type(ob_reader *r, ob_tensor *t, uint64_t n_elems, uint64_t *n_bytes)
-{
-    OB_TRY(ob_read_u32(r, &t->type, "type"));
-    const char *name = ob_fmt_type_name(t->type), *old = ob_fmt_removed_type_name(t->type);
-    if (!name)
-        return ob_read_fail(r, OB_E_UNSUPPORTED, old ? "type %" PRIu32 " (%s, removed from GGUF)"
-                                                     : "unknown type %" PRIu32 "%s",
-                            t->type, old ? old : "");
-    uint32_t block = ob_fmt_type_block(t->type);
-    if (t->ne[0] % block != 0)
-        return ob_read_fail(r, OB_E_FORMAT,
-                            "rows of %" PRId64 " elements do not divide into %s blocks of %" PRIu32,
-                            t->ne[0], name, block);
-    if (!ob_fmt_type_bytes(t->type, n_elems, n_bytes) || *n_bytes > SIZE_MAX)
-        return ob_read_fail(r, OB_E_FORMAT, "its size overflows");
-    t->n_bytes = (size_t)*n_bytes;
-    return OB_OK;
+    OB_TRY(ob_tensor_check_n_dims(r, n_dims));
+    for (uint32_t d = 0; d < n_dims; d++) OB_TRY(ob_read_u64(r, &ne[d], "dimension"));
+    return ob_tensor_set_shape(r, t, n_dims, ne, n_elems);
 }
 
 static ob_status read_tensor(ob_file *f, ob_reader *r, ob_tensor *t, uint32_t alignment)
 {
-    uint64_t n_elems = 0, n_bytes = 0, off;
-    OB_TRY(read_name(f, r, t));
+    uint64_t n_elems = 0, off;
+    uint32_t type;
+    ob_str name;
+    OB_TRY(ob_read_str(r, &name, OB_MAX_TENSOR_NAME_BYTES, "name"));
+    OB_TRY(ob_tensor_set_name(f, r, t, name));
     OB_TRY(read_shape(r, t, &n_elems));
-    OB_TRY(read_type(r, t, n_elems, &n_bytes));
+    OB_TRY(ob_read_u32(r, &type, "type"));
+    OB_TRY(ob_tensor_set_type(r, t, type, n_elems));
     OB_TRY(ob_read_u64(r, &off, "offset"));
-    if (off % alignment != 0)
-        return ob_read_fail(r, OB_E_FORMAT,
-                            "offset %" PRIu64 " is no multiple of the alignment %" PRIu32, off,
-                            alignment);
-    if (!ob_add_u64(off, n_bytes, &n_bytes))
-        return ob_read_fail(r, OB_E_FORMAT, "offset %" PRIu64 " plus size overflows", off);
-    t->file_off = off; /* from the start of the data, until place_tensors knows where that is */
-    return OB_OK;
-}
-
-/* Make offsets absolute and set data pointers. A wrong offset and a file cut short look alike here:
- * the text gives the numbers that tell them apart. */
-static ob_status place_tensors(const ob_file *f, const ob_part *p, ob_tensor *t, size_t n,
-                               uint64_t data_start, ob_err *err)
-{
-    const ob_tensor *last = NULL;
-    uint64_t end = 0, n_lost = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t to;
-        if (!ob_add_u64(data_start, t[i].file_off, &t[i].file_off) ||
-            !ob_add_u64(t[i].file_off, t[i].n_bytes, &to))
-            return ob_err_set(err, OB_E_FORMAT, "tensor '%s': its offset overflows",
-                              ob_show(t[i].name, strlen(t[i].name)).text);
-        n_lost += to > p->len;
-        if (to > end) end = to, last = &t[i];
-        t[i].data = f->flags & OB_OPEN_NO_DATA || to > p->len ? NULL : p->data + t[i].file_off;
-    }
-    if (!last || end <= p->len) return OB_OK;
-    return ob_err_set(err, OB_E_FORMAT,
-                      "tensor '%s' ends at byte %" PRIu64 ", but the file has %zu bytes: %" PRIu64
-                      " bytes are missing, %" PRIu64 " of %zu tensors are not whole (download cut "
-                      "short?)",
-                      ob_show(last->name, strlen(last->name)).text, end, p->len, end - p->len,
-                      n_lost, n);
-}
-
-typedef struct extent {
-    uint64_t off, end;
-    const char *name;
-} extent;
-
-static int by_offset(const void *a, const void *b)
-{
-    const extent *x = a, *y = b;
-    return (x->off > y->off) - (x->off < y->off);
-}
-
-static ob_status refuse_overlap(const extent *a, const extent *b, ob_err *err)
-{
-    return ob_err_set(err, OB_E_FORMAT, "tensors '%s' and '%s' overlap at byte %" PRIu64,
-                      ob_show(a->name, strlen(a->name)).text,
-                      ob_show(b->name, strlen(b->name)).text, b->off);
-}
-
-/* Nearly every file lists its tensors in the order of their bytes; only others pay for a sort. */
-static ob_status check_overlap(const ob_tensor *t, size_t n, ob_err *err)
-{
-    size_t i = 1;
-    while (i < n && t[i - 1].file_off + t[i - 1].n_bytes <= t[i].file_off) i++;
-    if (i >= n) return OB_OK;
-    extent *e = ob_reallocarray(NULL, n, sizeof *e);
-    if (!e) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to compare %zu tensors", n);
-    for (i = 0; i < n; i++)
-        e[i] = (extent){t[i].file_off, t[i].file_off + t[i].n_bytes, t[i].name};
-    qsort(e, n, sizeof *e, by_offset);
-    ob_status s = OB_OK;
-    for (i = 1; i < n && s == OB_OK; i++)
-        if (e[i - 1].end > e[i].off) s = refuse_overlap(&e[i - 1], &e[i], err);
-    ob_free(e);
-    return s;
+    return ob_tensor_set_off(r, t, off, alignment);
 }
 
 /* Append the tensors of part `index`, whose directory starts at r. */
@@ -246,11 +138,8 @@ static ob_status read_tensors(ob_file *f, int index, const head *h, ob_reader *r
     OB_TRY(ob_read_count_fits(r, h->n_tensors, MIN_TENSOR_BYTES, OB_MAX_TENSORS - f->n_tensors,
                               "tensors"));
     size_t n = (size_t)h->n_tensors;
-    ob_tensor *all = ob_reallocarray(f->tensors, f->n_tensors + n, sizeof *all);
-    if (!all) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %zu tensors", n);
-    f->tensors = all;
-    ob_tensor *t = all + f->n_tensors;
-    memset(t, 0, n * sizeof *t);
+    ob_tensor *t;
+    OB_TRY(ob_tensors_add(f, n, &t, err));
     r->item = "tensor";
     for (size_t i = 0; i < n; i++) {
         r->index = i;
@@ -260,8 +149,8 @@ static ob_status read_tensors(ob_file *f, int index, const head *h, ob_reader *r
     }
     f->n_tensors += n;
     uint64_t start = ob_align_up(r->s.off, h->alignment);
-    OB_TRY(place_tensors(f, &f->parts[index], t, n, start, err));
-    return check_overlap(t, n, err);
+    OB_TRY(ob_tensors_place(f, &f->parts[index], t, n, start, err));
+    return ob_tensors_check_overlap(t, n, false, err);
 }
 
 /* ---- split files ---------------------------------------------------------------------------- */
@@ -369,19 +258,6 @@ static ob_status load_split(ob_file *f, int64_t no, int64_t count, ob_err *err)
 
 /* ---- load ----------------------------------------------------------------------------------- */
 
-static ob_status index_tensors(ob_file *f, ob_err *err)
-{
-    OB_TRY(ob_names_init(&f->tensor_index, f->n_tensors, err));
-    for (size_t i = 0; i < f->n_tensors; i++) {
-        const char *name = f->tensors[i].name;
-        size_t number = ob_names_add(&f->tensor_index, (ob_str){name, strlen(name)});
-        if (number != i)
-            return ob_err_set(err, OB_E_FORMAT, "tensors %zu and %zu have the same name '%s'",
-                              number, i, ob_show(name, strlen(name)).text);
-    }
-    return OB_OK;
-}
-
 ob_status ob_gguf_load(ob_file *f, ob_err *err)
 {
     head h = {0};
@@ -389,7 +265,7 @@ ob_status ob_gguf_load(ob_file *f, ob_err *err)
     ob_status s = OB_OK;
     OB_GOTO(read_head(&f->parts[0], &h, &r, err));
     snprintf(f->format, sizeof f->format, "GGUF v%" PRIu32, h.version);
-    if (h.split) {
+    if (h.split && !(f->flags & OB_OPEN_ONE_PART)) {
         /* Keys are views into a mapping that load_split drops. */
         ob_pairs_deinit(&h.pairs);
         OB_GOTO(load_split(f, h.split_no, h.split_count, err));
@@ -398,7 +274,7 @@ ob_status ob_gguf_load(ob_file *f, ob_err *err)
         f->pairs = h.pairs;
         h.pairs = (ob_pairs){0};
     }
-    OB_GOTO(index_tensors(f, err));
+    OB_GOTO(ob_tensors_index(f, err));
     OB_GOTO(ob_pairs_make_strings(&f->pairs, err));
 out:
     ob_pairs_deinit(&h.pairs);

@@ -41,6 +41,12 @@ ob_shown ob_show(const char *s, size_t len)
     return out;
 }
 
+ob_reader ob_reader_of(ob_part *p, ob_err *err)
+{
+    return (ob_reader){.s = ob_span_of(p->data, p->n_have), .err = err, .item = "header",
+                       .n_beyond = p->len - p->n_have, .need_more = &p->need_more};
+}
+
 ob_status ob_read_fail(const ob_reader *r, ob_status code, const char *fmt, ...)
 {
     if (!r->err) return code;
@@ -62,6 +68,11 @@ ob_status ob_read_need(const ob_reader *r, uint64_t n, const char *field)
 {
     size_t left = ob_span_left(&r->s);
     if (n <= left) return OB_OK;
+    if (n <= left + r->n_beyond) {
+        *r->need_more = true;
+        return ob_read_fail(r, OB_E_FORMAT, "%s is not among the bytes at hand", field);
+    }
+    left += r->n_beyond;
     return ob_read_fail(r, OB_E_FORMAT,
                         "%s needs %" PRIu64 " bytes, but the file ends after %zu more (%" PRIu64
                         " bytes are missing: it is cut short or damaged)",
@@ -100,7 +111,7 @@ ob_status ob_read_str(ob_reader *r, ob_str *out, uint64_t max_len, const char *f
 ob_status ob_read_count_fits(const ob_reader *r, uint64_t n, uint64_t min_bytes, uint64_t limit,
                              const char *things)
 {
-    size_t left = ob_span_left(&r->s);
+    size_t left = ob_span_left(&r->s) + r->n_beyond;
     if (n > left / min_bytes)
         return ob_read_fail(r, OB_E_FORMAT,
                             "%" PRIu64 " %s cannot stand in the %zu bytes that are left (the file "
@@ -184,6 +195,7 @@ ob_status ob_pairs_read(ob_pairs *p, ob_reader *r, uint64_t n)
     if (!p->kv)
         return ob_read_fail(r, OB_E_NO_MEMORY, "no memory for %" PRIu64 " metadata pairs", n);
     OB_TRY(ob_names_init(&p->index, (size_t)n, r->err));
+    size_t start = r->s.off;
     r->item = "metadata pair";
     for (uint64_t i = 0; i < n; i++) {
         ob_kv *kv = &p->kv[i];
@@ -198,6 +210,7 @@ ob_status ob_pairs_read(ob_pairs *p, ob_reader *r, uint64_t n)
         OB_TRY(read_value(p, r, kv));
         p->n++;
     }
+    p->bytes = (ob_str){(const char *)r->s.data + start, r->s.off - start};
     return OB_OK;
 }
 

@@ -464,7 +464,6 @@ static void test_strangers(void **state)
         {"GGU", 3, OB_E_FORMAT, "21 bytes are missing"},
         {"\x05\0\0\0\0\0\0\0{\"a\":1}", 15, OB_E_UNSUPPORTED, "safetensors"},
         {"PK\3\4abcdefgh", 12, OB_E_FORMAT, "zip archive"},
-        {"1BP\0\5\0\0\0", 8, OB_E_UNSUPPORTED, "1BP"},
         {"<!DOCTYPE html><html>", 21, OB_E_FORMAT, "HTML page"},
         {"version https://git-lfs.github.com/spec/v1\n", 43, OB_E_FORMAT, "git lfs pull"},
         {"lmgg\1\0\0\0", 8, OB_E_FORMAT, "before GGUF"},
