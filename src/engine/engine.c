@@ -264,6 +264,7 @@ static void finish(ob_engine *e, ob_request *r, ob_finish why, const char *stop_
     else if (why == OB_FINISH_CANCELLED) e->stats.n_cancelled++;
     else e->stats.n_done++;
     if (r->t_first > 0) e->stats.gen_s += (ob_now_ms() - r->t_first) * 1e-3;
+    ob_ctx_cache_stats(e->ctx, &e->stats.kv_tok_used, &e->stats.kv_tok_cached, &e->stats.kv_tok_total);
     pthread_mutex_unlock(&e->lock);
     send_event(r, &ev);
     request_unref(r);

@@ -9,56 +9,16 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json.h"
 #include "base/math.h"
 
 /* --- JSON ------------------------------------------------------------------------------------ */
 
-/* jansson 2.14 recurses, grows a body of "[[],[]," about forty-fold, and its lexer ends the program by
- * an assertion when an allocation fails in mid-token. So depth and memory are bounded here, before it
- * runs, from a count of what the text holds; the costs are its structures' sizes, rounded up. */
-enum { OBJECT_COST = 320, ARRAY_COST = 144, MEMBER_COST = 208, ITEM_COST = 72 };
-
-static ob_status check_text(const char *s, size_t len, ob_err *err)
-{
-    size_t depth = 0, cost = 0;
-    size_t most = OB_MIN((size_t)OB_MAX_JSON_ALLOC_BYTES, (16u << 20) + 16 * len);
-    bool in_string = false;
-    for (size_t i = 0; i < len; i++) {
-        char c = s[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            else if (c == '"') in_string = false;
-            continue;
-        }
-        in_string = c == '"';
-        if (c == '[' || c == '{') depth++;
-        else if ((c == ']' || c == '}') && depth) depth--;
-        cost += c == '{' ? OBJECT_COST : c == '[' ? ARRAY_COST : c == ':' ? MEMBER_COST
-                : c == ',' ? ITEM_COST : 0;
-        if (depth > OB_MAX_JSON_DEPTH)
-            return ob_err_set(err, OB_E_LIMIT, "the request body nests deeper than %u levels",
-                              OB_MAX_JSON_DEPTH);
-        if (cost > most)
-            return ob_err_set(err, OB_E_LIMIT, "the request body holds too many values");
-    }
-    return OB_OK;
-}
-
 ob_status ob_json_parse(const char *text, size_t len, json_t **out, ob_err *err)
 {
     *out = NULL;
-    OB_TRY(check_text(text, len, err));
-    json_error_t e;
-    json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    if (!j && json_error_code(&e) == json_error_out_of_memory)
-        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the request");
-    if (!j && json_error_code(&e) == json_error_duplicate_key)
-        return ob_err_set(err, OB_E_INVALID, "the request body has a key twice: %s (line %d)",
-                          e.text, e.line);
-    if (!j)
-        return ob_err_set(err, OB_E_INVALID,
-                          "the request body is not JSON: %s (line %d, column %d)", e.text, e.line,
-                          e.column);
+    json_t *j;
+    OB_TRY(ob_json_load(text, len, "the request body", &j, err));
     if (!json_is_object(j)) {
         json_decref(j);
         return ob_err_set(err, OB_E_INVALID, "the request body must be a JSON object");

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/json.h"
 #include "base/limits.h"
 #include "tmpl/tmpl.h"
 
@@ -124,7 +125,9 @@ static ob_status convert_arguments(const conv *c, const json_t *arguments, json_
         *out = json_deep_copy(arguments);
     } else {
         const char *text = json_string_value(arguments);
-        json_t *parsed = json_loadb(text, json_string_length(arguments), 0, NULL);
+        json_t *parsed;
+        /* What is not JSON, or not within bounds, stays a string. */
+        (void)!ob_json_load(text, json_string_length(arguments), "arguments", &parsed, NULL);
         if (json_is_object(parsed)) {
             *out = parsed;
         } else {
