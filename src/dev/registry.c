@@ -6,9 +6,15 @@
 #include "dev/cpu/cpu.h"
 #include "dev/device.h"
 #include "dev/null/null.h"
+#ifdef OB_HAVE_VULKAN
+#include "dev/vulkan/vulkan.h"
+#endif
 
 /* In order of preference for `auto`. A new kind of device is one line. */
 static const ob_dev_api *const k_registry[] = {
+#ifdef OB_HAVE_VULKAN
+    &ob_dev_vulkan,
+#endif
     &ob_dev_cpu,
     NULL,
 };
@@ -16,6 +22,9 @@ static const ob_dev_api *const k_registry[] = {
 /* Opened by name only: never listed, never chosen. */
 static const ob_dev_api *const k_by_name[] = {
     &ob_dev_null,
+#ifdef OB_HAVE_VULKAN
+    &ob_dev_lavapipe,
+#endif
     NULL,
 };
 
@@ -52,6 +61,20 @@ static ob_status open_auto(const ob_dev_options *opt, ob_dev **out, ob_err *err)
     return s;
 }
 
+/* The device meant by a kind alone: its first. An emulation that stands among real devices must be
+ * asked for by its number. */
+static ob_status first_real(const ob_dev_api *api, int count, long *index, ob_err *err)
+{
+    *index = 0;
+    if (count < 1 || find(k_by_name, api->kind, strlen(api->kind))) return OB_OK;
+    ob_dev_info info;
+    memset(&info, 0, sizeof info);
+    api->probe(0, &info);
+    if (!(info.caps & OB_DEV_SOFT)) return OB_OK;
+    return ob_err_set(err, OB_E_NOT_FOUND, "no real device of kind %s, only an emulation (%.100s): ask for it as %s:0",
+                      api->kind, info.name, api->kind);
+}
+
 ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out, ob_err *err)
 {
     static const ob_dev_options defaults;
@@ -66,7 +89,7 @@ ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out,
         list_known(known, sizeof known);
         return ob_err_set(err, OB_E_NOT_FOUND, "unknown device \"%.64s\": known are %s", spec, known);
     }
-    long index = 0;
+    long index = -1;
     if (spec[n] == ':') {
         char *end;
         index = strtol(spec + n + 1, &end, 10);
@@ -75,6 +98,7 @@ ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out,
                               api->kind);
     }
     const int count = api->count();
+    if (index < 0) OB_TRY(first_real(api, count, &index, err));
     if (index >= count)
         return ob_err_set(err, OB_E_NOT_FOUND, "device \"%.64s\": this machine has %d of kind %s", spec, count,
                           api->kind);

@@ -1,0 +1,186 @@
+/* Weights in the device's layout (vk_pack.c): a row is nu units of 32 elements, and a unit is two runs
+ * of 16 adjacent elements, a and b, that begin at unit_a(u) and unit_b(u).
+ *
+ *   w  quants: 16 bytes a unit (Q8_0: 32), or the K formats' own blocks, or floats
+ *   s  scales: f16, or pairs (scale, minimum); Q6_K: pairs of int8, one per run
+ *   h  high bits: Q5_0, Q5_1 4 bytes a unit, Q6_K 8
+ *   z  Q6_K: f16 of the super-block
+ *
+ * A quantised value is s * (q - ZERO) - m, with q the byte of qa or qb. */
+#define T_F32 0
+#define T_F16 1
+#define T_Q4_0 2
+#define T_Q4_1 3
+#define T_Q5_0 6
+#define T_Q5_1 7
+#define T_Q8_0 8
+#define T_Q4_K 12
+#define T_Q5_K 13
+#define T_Q6_K 14
+#define T_BF16 30
+
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+uint unit_a(uint u) { return (u >> 1) * 64u + (u & 1u) * 16u; }
+uint unit_b(uint u) { return unit_a(u) + 32u; }
+#else
+uint unit_a(uint u) { return u * 32u; }
+uint unit_b(uint u) { return u * 32u + 16u; }
+#endif
+
+#if TYPE == T_Q4_0
+const float ZERO = 8.0;
+#elif TYPE == T_Q5_0
+const float ZERO = 16.0;
+#elif TYPE == T_Q6_K
+const float ZERO = 32.0;
+#else
+const float ZERO = 0.0;
+#endif
+
+#if TYPE == T_Q4_1 || TYPE == T_Q5_1 || TYPE == T_Q4_K || TYPE == T_Q5_K
+#define HAS_MIN 1
+#else
+#define HAS_MIN 0
+#endif
+
+#define QUANTISED (TYPE != T_F32 && TYPE != T_F16 && TYPE != T_BF16)
+
+float half_at(U1 p, uint i)
+{
+    vec2 f = unpackHalf2x16(p.v[i >> 1]);
+    return (i & 1u) != 0u ? f.y : f.x;
+}
+
+#if QUANTISED
+struct Unit {
+    uvec4 qa, qb;
+    float sa, sb, ma, mb;
+};
+
+const uvec4 LOW = uvec4(0x0F0F0F0Fu);
+
+/* Four bits of h to bit 4 of four bytes. */
+uint spread(uint h) { return (((h & 15u) * 0x00204081u) & 0x01010101u) << 4; }
+uvec4 spread4(uint h) { return uvec4(spread(h), spread(h >> 4), spread(h >> 8), spread(h >> 12)); }
+
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+/* Scales and minima of sub-blocks 2j and 2j + 1 from the 16 bytes of a super-block's header. */
+void k_scales(uvec4 head, uint j, inout Unit r)
+{
+    vec2 d = unpackHalf2x16(head.x);
+    uint shift = (j & 1u) * 16u, sc, mn;
+    if (j < 2u) {
+        sc = (head.y >> shift) & 0x3F3Fu;
+        mn = (head.z >> shift) & 0x3F3Fu;
+    } else {
+        uint l = head.w >> shift;
+        sc = (l & 0x0F0Fu) | (((head.y >> shift) & 0xC0C0u) >> 2);
+        mn = ((l >> 4) & 0x0F0Fu) | (((head.z >> shift) & 0xC0C0u) >> 2);
+    }
+    r.sa = d.x * float(sc & 255u);
+    r.sb = d.x * float(sc >> 8);
+    r.ma = d.y * float(mn & 255u);
+    r.mb = d.y * float(mn >> 8);
+}
+#endif
+
+Unit load_unit(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu)
+{
+    Unit r;
+    uint i = row * nu + u;
+#if TYPE == T_Q4_K
+    uint at = (i >> 3) * 9u, j = (u & 7u) >> 1;
+    uvec4 head = w.v[at], q = w.v[at + 1u + (u & 7u)];
+    r.qa = q & LOW;
+    r.qb = (q >> 4) & LOW;
+    k_scales(head, j, r);
+#elif TYPE == T_Q5_K
+    uint at = (i >> 3) * 11u, j = (u & 7u) >> 1;
+    uvec4 head = w.v[at], hi = w.v[at + 1u + (u & 1u)], q = w.v[at + 3u + (u & 7u)];
+    r.qa = (q & LOW) | (((hi >> (2u * j)) & 0x01010101u) << 4);
+    r.qb = ((q >> 4) & LOW) | (((hi >> (2u * j + 1u)) & 0x01010101u) << 4);
+    k_scales(head, j, r);
+#elif TYPE == T_Q8_0
+    r.qa = w.v[2u * i];
+    r.qb = w.v[2u * i + 1u];
+    r.sa = r.sb = half_at(s, i);
+    r.ma = r.mb = 0.0;
+#elif TYPE == T_Q6_K
+    uvec4 q = w.v[i];
+    uint h0 = h.v[2u * i], h1 = h.v[2u * i + 1u], sc = s.v[i >> 1] >> ((i & 1u) * 16u);
+    r.qa = (q & LOW) | ((uvec4(h0, h0 >> 2, h0 >> 4, h0 >> 6) & 0x03030303u) << 4);
+    r.qb = ((q >> 4) & LOW) | ((uvec4(h1, h1 >> 2, h1 >> 4, h1 >> 6) & 0x03030303u) << 4);
+    float d = half_at(z, i >> 3);
+    r.sa = d * float(int(sc << 24) >> 24);
+    r.sb = d * float(int(sc << 16) >> 24);
+    r.ma = r.mb = 0.0;
+#else
+    uvec4 q = w.v[i];
+    r.qa = q & LOW;
+    r.qb = (q >> 4) & LOW;
+#if TYPE == T_Q5_0 || TYPE == T_Q5_1
+    uint hi = h.v[i];
+    r.qa |= spread4(hi);
+    r.qb |= spread4(hi >> 16);
+#endif
+#if HAS_MIN
+    vec2 dm = unpackHalf2x16(s.v[i]);
+    r.sa = r.sb = dm.x;
+    r.ma = r.mb = -dm.y;
+#else
+    r.sa = r.sb = half_at(s, i);
+    r.ma = r.mb = 0.0;
+#endif
+#endif
+    return r;
+}
+
+vec4 bytes(uint q)
+{
+#if TYPE == T_Q8_0
+    return vec4(int(q << 24) >> 24, int(q << 16) >> 24, int(q << 8) >> 24, int(q) >> 24);
+#else
+    return vec4(q & 255u, (q >> 8) & 255u, (q >> 16) & 255u, q >> 24) - ZERO;
+#endif
+}
+#endif
+
+/* The 32 values of a unit, rounded as the reference dequantiser rounds them. */
+void unit_values(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu, out vec4 a[4], out vec4 b[4])
+{
+#if QUANTISED
+    Unit r = load_unit(w, s, h, z, row, u, nu);
+    [[unroll]] for (uint k = 0; k < 4u; k++) {
+#if HAS_MIN
+        precise vec4 pa = bytes(r.qa[k]) * r.sa, pb = bytes(r.qb[k]) * r.sb;
+        a[k] = pa - r.ma;
+        b[k] = pb - r.mb;
+#else
+        a[k] = bytes(r.qa[k]) * r.sa;
+        b[k] = bytes(r.qb[k]) * r.sb;
+#endif
+    }
+#elif TYPE == T_F32
+    uint i = (row * nu + u) * 8u;
+    [[unroll]] for (uint k = 0; k < 4u; k++) {
+        a[k] = uintBitsToFloat(w.v[i + k]);
+        b[k] = uintBitsToFloat(w.v[i + 4u + k]);
+    }
+#else
+    uint i = (row * nu + u) * 4u;
+    [[unroll]] for (uint k = 0; k < 2u; k++) {
+        uvec4 p = w.v[i + k], q = w.v[i + 2u + k];
+#if TYPE == T_F16
+        a[2u * k] = vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
+        a[2u * k + 1u] = vec4(unpackHalf2x16(p.z), unpackHalf2x16(p.w));
+        b[2u * k] = vec4(unpackHalf2x16(q.x), unpackHalf2x16(q.y));
+        b[2u * k + 1u] = vec4(unpackHalf2x16(q.z), unpackHalf2x16(q.w));
+#else
+        a[2u * k] = uintBitsToFloat(uvec4(p.x << 16, p.x & 0xFFFF0000u, p.y << 16, p.y & 0xFFFF0000u));
+        a[2u * k + 1u] = uintBitsToFloat(uvec4(p.z << 16, p.z & 0xFFFF0000u, p.w << 16, p.w & 0xFFFF0000u));
+        b[2u * k] = uintBitsToFloat(uvec4(q.x << 16, q.x & 0xFFFF0000u, q.y << 16, q.y & 0xFFFF0000u));
+        b[2u * k + 1u] = uintBitsToFloat(uvec4(q.z << 16, q.z & 0xFFFF0000u, q.w << 16, q.w & 0xFFFF0000u));
+#endif
+    }
+#endif
+}

@@ -1,0 +1,269 @@
+/* Rope and attention: the tables of angles, how queries and the cache are cut. */
+#include "dev/vulkan/vk_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/math.h"
+
+enum { TILE = 32, ATTN_WG = 128, MAX_QUERIES = 16, ROPE_WG = 64, WRITE_WG = 64, MERGE_WG = 128, SPLIT_TOK = 16 };
+
+static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
+
+/* --- rope ---------------------------------------------------------------------------------------- */
+
+enum { LOW_POS = 64 };
+
+/* Dimension whose wavelength makes `n_turns` turns over the original context (YaRN, eq. 17). */
+static double yarn_dim(const ob_rope_params *p, double n_turns)
+{
+    return p->n_rot * log(p->n_ctx_orig / (n_turns * 6.283185307179586)) / (2.0 * log((double)p->base));
+}
+
+/* Angle per position of pair i: ops.h has the formula. */
+static double angle(const ob_rope_params *p, const float *factors, int32_t i)
+{
+    double extrap = pow((double)p->base, -2.0 * i / p->n_rot);
+    if (factors) extrap /= (double)factors[i];
+    double theta = extrap * (double)p->freq_scale;
+    if (p->ext_factor != 0) {
+        const double low = OB_MAX(0.0, floor(yarn_dim(p, (double)p->beta_fast)));
+        const double high = OB_MIN(p->n_rot - 1.0, ceil(yarn_dim(p, (double)p->beta_slow)));
+        const double ramp = OB_MIN(1.0, OB_MAX(0.0, (i - low) / OB_MAX(0.001, high - low)));
+        const double mix = (1.0 - ramp) * (double)p->ext_factor;
+        theta = theta * (1.0 - mix) + extrap * mix;
+    }
+    return p->inverse ? -theta : theta;
+}
+
+static ob_status fill_table(ob_dev_plan *p, vk_rope_table *t, ob_err *err)
+{
+    const int32_t half = t->p->n_rot / 2;
+    const size_t n = (size_t)(t->n_high + LOW_POS) * (size_t)half * 2;
+    float *cs = ob_reallocarray(NULL, n, sizeof *cs);
+    if (!cs) return no_memory(err);
+    const float *factors = t->factors ? t->factors->vec : NULL;
+    float *at = cs;
+    for (int32_t part = 0; part < 2; part++)
+        for (int32_t j = 0; j < (part ? LOW_POS : t->n_high); j++)
+            for (int32_t i = 0; i < half; i++) {
+                const double a = angle(t->p, factors, i) * (part ? j : (double)j * LOW_POS);
+                const double m = part ? (double)t->p->attn_factor : 1.0;
+                *at++ = (float)(cos(a) * m);
+                *at++ = (float)(sin(a) * m);
+            }
+    ob_status s = vk_mem_new(p->dev, VK_MEM_DEVICE, n * sizeof *cs, &t->mem, err);
+    if (s == OB_OK) s = vk_upload(p->dev, &t->mem, 0, cs, n * sizeof *cs, err);
+    ob_free(cs);
+    t->high = t->mem.addr;
+    t->low = t->mem.addr + (uint64_t)t->n_high * (uint64_t)half * 8;
+    return s;
+}
+
+static bool same_rope(const ob_rope_params *a, const ob_rope_params *b)
+{
+    /* Field by field: padding may differ. The pairing and the place within the head are not in the table. */
+    return a->n_rot == b->n_rot && a->base == b->base && a->freq_scale == b->freq_scale && a->ext_factor == b->ext_factor &&
+           a->attn_factor == b->attn_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+           a->n_ctx_orig == b->n_ctx_orig && a->inverse == b->inverse;
+}
+
+static ob_status table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table **out, ob_err *err)
+{
+    const ob_dev_weight *factors = op->w[0] != OB_NONE ? p->weights[op->w[0]] : NULL;
+    for (int32_t k = 0; k < p->n_ropes; k++)
+        if (same_rope(p->ropes[k].p, &op->p.rope) && p->ropes[k].factors == factors) {
+            *out = &p->ropes[k];
+            return OB_OK;
+        }
+    vk_rope_table *t = &p->ropes[p->n_ropes++];
+    *t = (vk_rope_table){.p = &op->p.rope, .factors = factors,
+                         .n_high = (int32_t)ob_div_up(OB_MAX(p->max_ctx, 1), LOW_POS)};
+    *out = t;
+    return fill_table(p, t, err);
+}
+
+ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_rope_params *r = &op->p.rope;
+    const int32_t cols = p->prog.vals[op->out[0]].cols;
+    const vk_rope_table *t;
+    const vk_pipe *pipe;
+    OB_TRY(table_of(p, op, &t, err));
+    OB_TRY(vk_kernel_get(p->dev, "rope", 2, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = vk_value(p, op->in[0]);
+    s->push.a[2] = vk_value(p, op->out[0]);
+    s->push.a[3] = t->high;
+    s->push.a[4] = t->low;
+    s->push.a[5] = p->params.addr + p->pos_off;
+    s->push.u[0] = (uint32_t)cols;
+    s->push.u[1] = (uint32_t)r->head_dim;
+    s->push.u[2] = (uint32_t)r->n_rot;
+    s->push.u[3] = (uint32_t)r->rot_off;
+    s->push.u[4] = (uint32_t)t->n_high;
+    s->grid[0] = (uint32_t)ob_div_up((int64_t)cols / r->head_dim * (r->head_dim - r->n_rot / 2), ROPE_WG);
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+/* --- attention ----------------------------------------------------------------------------------- */
+
+typedef struct cut {
+    uint32_t hb, bt, dt;
+} cut;
+
+/* How many heads and tokens a workgroup takes; hb 0: not even one head fits. */
+static cut cut_of(const vk_dev *d, const ob_attn_params *a, bool split)
+{
+    cut c = {0};
+    const uint32_t per_query = (uint32_t)(ob_div_up(a->k_dim, 4) * 16 + TILE * 4 + 12);
+    const uint32_t most = OB_MIN((d->phys->max_shared_bytes - 1024) / per_query, (uint32_t)MAX_QUERIES);
+    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
+    for (uint32_t h = 1; h <= OB_MIN(group, most); h++)
+        if (group % h == 0) c.hb = h;
+    if (!c.hb) return c;
+    c.bt = split ? 1 : most / c.hb;
+    c.dt = 1;
+    while (c.dt < (uint32_t)a->v_dim && c.dt < ATTN_WG) c.dt *= 2;
+    return c;
+}
+
+bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a) { return cut_of(d, a, true).hb > 0; }
+
+uint32_t vk_attn_segment(int32_t max_ctx)
+{
+    return max_ctx <= 16384 ? 64 : max_ctx <= 32768 ? 128 : max_ctx <= 65536 ? 256 : 512;
+}
+
+/* Few tokens: their caches are cut into segments so that the whole device has work. */
+static bool is_split(const ob_dev_plan *p) { return p->prog.max_tok <= SPLIT_TOK; }
+
+static uint32_t n_segments(const ob_dev_plan *p)
+{
+    return (uint32_t)ob_div_up(p->max_ctx, vk_attn_segment(p->max_ctx));
+}
+
+uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
+{
+    const ob_attn_params *a = &op->p.attn;
+    if (!is_split(p)) return 0;
+    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) * (uint64_t)(a->v_dim + 2) * 4;
+}
+
+static void cache_reads(const ob_dev_plan *p, const ob_attn_params *a, vk_dispatch *s, bool write)
+{
+    const vk_mem *planes[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
+    for (int i = 0; i < 2; i++) {
+        if (write) vk_writes(s, planes[i]->addr, planes[i]->size);
+        else vk_reads(s, planes[i]->addr, planes[i]->size);
+    }
+}
+
+static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_attn_params *a = &op->p.attn;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "kv_write", 3, (uint32_t[]){WRITE_WG, p->k_type, p->v_type}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    for (int k = 1; k < 3; k++) {
+        vk_reads(s, vk_value(p, op->in[k]), vk_value_bytes(p, op->in[k]));
+        s->push.a[k] = vk_value(p, op->in[k]);
+    }
+    cache_reads(p, a, s, true);
+    s->push.a[3] = p->cache_k[a->cache]->addr;
+    s->push.a[4] = p->cache_v[a->cache]->addr;
+    s->push.a[5] = p->params.addr + p->info_off;
+    s->push.a[6] = p->params.addr + p->table_off;
+    s->push.u[0] = (uint32_t)a->n_head_kv;
+    s->push.u[1] = (uint32_t)a->k_dim;
+    s->push.u[2] = (uint32_t)a->v_dim;
+    s->push.u[3] = (uint32_t)p->page_tok;
+    s->push.u[4] = (uint32_t)p->max_pages;
+    s->grid[0] = (uint32_t)ob_div_up(a->n_head_kv * ob_div_up(OB_MAX(a->k_dim, a->v_dim), 32), WRITE_WG);
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    s->grid[2] = 2;
+    return OB_OK;
+}
+
+/* The indirect grid for this many workgroups across heads. */
+static ob_status indirect_of(ob_dev_plan *p, uint32_t y, uint32_t seg, int32_t *out, ob_err *err)
+{
+    for (int32_t k = 0; k < p->n_indirect; k++)
+        if (p->indirect[k].y == y && p->indirect[k].seg == seg) {
+            *out = k;
+            return OB_OK;
+        }
+    if (p->n_indirect == VK_MAX_INDIRECT)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: more than %d shapes of attention in a model", VK_MAX_INDIRECT);
+    p->indirect[p->n_indirect] = (vk_indirect){y, seg};
+    *out = p->n_indirect++;
+    return OB_OK;
+}
+
+static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_attn_params *a = &op->p.attn;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 2, (uint32_t[]){MERGE_WG, (uint32_t)a->v_dim}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, p->work.addr + p->scratch_off, vk_attn_scratch(p, op));
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = p->work.addr + p->scratch_off;
+    s->push.a[2] = vk_value(p, op->out[0]);
+    s->push.a[3] = p->params.addr + p->info_off;
+    s->push.u[0] = (uint32_t)a->n_head;
+    s->push.u[1] = (uint32_t)a->window;
+    s->push.u[2] = a->causal;
+    s->push.u[3] = vk_attn_segment(p->max_ctx);
+    s->push.u[4] = n_segments(p);
+    s->grid[0] = (uint32_t)a->n_head;
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_attn_params *a = &op->p.attn;
+    const bool split = is_split(p);
+    const cut c = cut_of(p->dev, a, split);
+    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv), y = (uint32_t)a->n_head_kv * (group / c.hb);
+    const vk_pipe *pipe;
+    OB_TRY(add_write(p, i, err));
+    OB_TRY(vk_kernel_get(p->dev, "attn", 10,
+                         (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
+                                      p->v_type, split, c.dt},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    cache_reads(p, a, s, false);
+    const VkDeviceAddress to = split ? p->work.addr + p->scratch_off : vk_value(p, op->out[0]);
+    vk_writes(s, to, split ? vk_attn_scratch(p, op) : vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = vk_value(p, op->in[0]);
+    s->push.a[2] = p->cache_k[a->cache]->addr;
+    s->push.a[3] = p->cache_v[a->cache]->addr;
+    s->push.a[4] = to;
+    s->push.a[5] = p->params.addr + p->info_off;
+    s->push.a[6] = p->params.addr + p->table_off;
+    const uint32_t words[] = {(uint32_t)a->n_head_kv, (uint32_t)p->page_tok, (uint32_t)p->max_pages, (uint32_t)a->window,
+                              a->causal, vk_attn_segment(p->max_ctx), n_segments(p), ob_f32_bits(a->scale),
+                              ob_f32_bits(a->softcap)};
+    memcpy(s->push.u, words, sizeof words);
+    s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, c.bt);
+    s->grid[1] = y;
+    if (!split) return OB_OK;
+    OB_TRY(indirect_of(p, y, words[5], &s->indirect, err));
+    return add_merge(p, i, err);
+}

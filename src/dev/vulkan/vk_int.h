@@ -1,0 +1,332 @@
+/* dev/vulkan/vk_int.h: what the files of the Vulkan device share.
+ *
+ *   vk_loader.c   libvulkan, the instance, which physical devices there are
+ *   vk_memory.c   blocks of device memory, the queue, uploads and downloads
+ *   vk_pack.c     weights in the layout of shaders/weight.glsl
+ *   vk_kernels.c  pipelines by kernel name and constants, the cache on disk
+ *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_attn.c the ops with choices
+ *   vk_record.c   dispatches become one command buffer with the barriers they need
+ *   vk_run.c      a step: parameters, submit, wait, results, times
+ *   vk_test.c     fast kernels against ops/ref.c before they are used
+ *
+ * Everything belongs to the engine thread, but for the loader, which is made once under a lock and
+ * immutable after.
+ */
+#ifndef OB_DEV_VULKAN_VK_INT_H
+#define OB_DEV_VULKAN_VK_INT_H
+
+#define VK_NO_PROTOTYPES
+#include <vulkan/vulkan_core.h>
+
+#include "base/arena.h"
+#include "dev/device.h"
+#include "ops/ops.h"
+
+/* --- functions of libvulkan ---------------------------------------------------------------------- */
+
+#define VK_INSTANCE_FNS(X)                                                                        \
+    X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2)     \
+    X(GetPhysicalDeviceMemoryProperties2) X(GetPhysicalDeviceQueueFamilyProperties)               \
+    X(EnumerateDeviceExtensionProperties) X(CreateDevice) X(GetDeviceProcAddr)
+
+#define VK_DEVICE_FNS(X)                                                                          \
+    X(DestroyDevice) X(GetDeviceQueue) X(QueueSubmit2) X(DeviceWaitIdle)                          \
+    X(AllocateMemory) X(FreeMemory) X(MapMemory) X(CreateBuffer) X(DestroyBuffer)                 \
+    X(GetBufferMemoryRequirements) X(BindBufferMemory) X(GetBufferDeviceAddress)                  \
+    X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(FreeCommandBuffers)    \
+    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)              \
+    X(CmdDispatch) X(CmdDispatchIndirect) X(CmdPipelineBarrier2) X(CmdCopyBuffer) X(CmdFillBuffer) \
+    X(CreateSemaphore) X(DestroySemaphore) X(WaitSemaphores) X(GetSemaphoreCounterValue)          \
+    X(CreateShaderModule) X(DestroyShaderModule) X(CreatePipelineLayout) X(DestroyPipelineLayout) \
+    X(CreateComputePipelines) X(DestroyPipeline) X(CreatePipelineCache) X(DestroyPipelineCache)   \
+    X(GetPipelineCacheData) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)           \
+    X(CmdWriteTimestamp2) X(GetQueryPoolResults)
+
+/* --- the machine --------------------------------------------------------------------------------- */
+
+/* A cooperative matrix product that the device does: f16 inputs, f32 sums, subgroup scope. */
+typedef struct vk_coopmat {
+    bool f16_16x16x16;
+} vk_coopmat;
+
+typedef struct vk_phys {
+    VkPhysicalDevice handle;
+    char name[128], driver[128];
+    uint8_t cache_uuid[VK_UUID_SIZE];
+    uint32_t vendor_id, device_id, driver_version;
+    bool soft, integrated;         /* soft: type CPU, an emulation */
+    char missing[128];             /* what this device lacks; empty: usable */
+    uint32_t queue_family;
+    bool timestamps;
+    float timestamp_ns;
+    uint32_t max_shared_bytes, max_invocations;
+    uint32_t subgroup, subgroup_min, subgroup_max; /* default size; what may be asked for, 0 if nothing */
+    bool subgroup_add, full_subgroups;
+    bool int_dot, f16, int8, memory_model, budget;
+    vk_coopmat coopmat;
+    uint64_t max_alloc_bytes;
+    VkPhysicalDeviceMemoryProperties mem;
+} vk_phys;
+
+typedef struct vk_lib {
+    VkInstance instance;
+    PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
+#define X(name) PFN_vk##name name;
+    VK_INSTANCE_FNS(X)
+#undef X
+    vk_phys *phys; /* real devices first */
+    int n_phys;
+    char missing[200]; /* why there is none */
+} vk_lib;
+
+/* Loaded at the first call; never NULL, n_phys is 0 where there is no Vulkan. Any thread. */
+const vk_lib *vk_lib_get(void);
+/* Free and total bytes of the largest heap of the device's own memory. */
+void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available);
+const char *vk_result_name(VkResult r);
+
+/* --- device -------------------------------------------------------------------------------------- */
+
+/* Which kernels may be used: everything the device can do, less what failed its test. */
+enum {
+    VK_FAST_SUBGROUP = 1 << 0,
+    VK_FAST_INT8 = 1 << 1,
+    VK_FAST_COOPMAT = 1 << 2,
+};
+
+typedef struct vk_shader {
+    const char *name;
+    const uint32_t *code;
+    size_t n_bytes;
+} vk_shader;
+extern const vk_shader vk_shaders[]; /* made by the build; ends with a NULL name */
+
+enum { VK_MAX_SPEC = 12 };
+typedef struct vk_pipe {
+    const vk_shader *shader;
+    uint32_t n_spec, spec[VK_MAX_SPEC];
+    VkPipeline handle;
+} vk_pipe;
+
+typedef struct vk_block vk_block;
+typedef enum vk_mem_kind {
+    VK_MEM_DEVICE,   /* the device's own */
+    VK_MEM_PARAM,    /* written by the host, read by the device */
+    VK_MEM_READBACK, /* written by the device, read by the host */
+    VK_MEM_KINDS
+} vk_mem_kind;
+typedef struct vk_mem {
+    vk_block *block;
+    uint64_t off, size;
+    VkDeviceAddress addr;
+    uint8_t *map; /* NULL for VK_MEM_DEVICE */
+} vk_mem;
+
+typedef struct vk_profile {
+    const char *name;
+    uint64_t calls;
+    double ms, flops, bytes;
+} vk_profile;
+
+enum { VK_STAGE_HALVES = 2, VK_STAGE_BYTES = 16 << 20, VK_MAX_PROFILE = 48 };
+
+typedef struct vk_dev {
+    ob_dev base;
+    const vk_lib *lib;
+    const vk_phys *phys;
+    int index;
+    bool exact, profile;
+    bool lost;
+    unsigned fast;          /* VK_FAST_* that may be used */
+    unsigned tested[64];    /* by ob_type: VK_FAST_* that passed their test with this weight type */
+    char disabled[160];     /* names of kernels that were switched off */
+    VkDevice handle;
+    VkQueue queue;
+#define X(name) PFN_vk##name name;
+    VK_DEVICE_FNS(X)
+#undef X
+    VkCommandPool pool;
+    VkSemaphore timeline;
+    uint64_t last;          /* value of the newest submit */
+    vk_block *blocks[VK_MEM_KINDS];
+    vk_mem stage;           /* VK_STAGE_HALVES x VK_STAGE_BYTES */
+    vk_mem fetch;           /* VK_STAGE_BYTES, for downloads */
+    VkCommandBuffer stage_cmd[VK_STAGE_HALVES];
+    uint64_t stage_done[VK_STAGE_HALVES];
+    int stage_at;
+    VkPipelineLayout layout;
+    VkPipelineCache cache;
+    size_t cache_loaded_bytes;
+    vk_pipe *pipes;
+    size_t n_pipes, cap_pipes;
+    uint32_t sg;            /* subgroup size asked for */
+    ob_dev_plan *timed;     /* its last step's times are not read yet */
+    vk_profile prof[VK_MAX_PROFILE];
+    int n_prof;
+} vk_dev;
+
+struct ob_dev_buf {
+    vk_mem mem;
+    uint64_t n_bytes;
+};
+
+struct ob_dev_weight {
+    ob_weight desc;          /* name and data not kept */
+    ob_type type;            /* as stored on the device */
+    vk_mem mem;
+    VkDeviceAddress w, s, h, z;
+    int64_t nu;              /* units of 32 a row */
+    uint64_t read_bytes;     /* what a product reads */
+    float *vec;              /* VECTOR: the host's copy */
+};
+
+/* --- vk_memory.c --------------------------------------------------------------------------------- */
+ob_status vk_error(vk_dev *d, VkResult r, const char *what, ob_err *err);
+ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_err *err);
+void vk_mem_free(vk_dev *d, vk_mem *m);
+void vk_mem_deinit(vk_dev *d); /* all blocks */
+ob_status vk_stage_init(vk_dev *d, ob_err *err);
+ob_status vk_queue_submit(vk_dev *d, VkCommandBuffer cmd, ob_err *err);
+ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err);
+/* Room for up to *n bytes to be sent (*n may come back smaller), then the sending of n bytes. */
+ob_status vk_stage_begin(vk_dev *d, uint64_t *n, uint8_t **out, ob_err *err);
+ob_status vk_stage_send(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t n, ob_err *err);
+ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n, ob_err *err);
+ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uint64_t n, ob_err *err);
+ob_status vk_copy(vk_dev *d, const vk_mem *dst, uint64_t dst_off, const vk_mem *src, uint64_t src_off, uint64_t n,
+                  ob_err *err);
+ob_status vk_zero(vk_dev *d, const vk_mem *m, uint64_t off, uint64_t n, ob_err *err);
+VkBuffer vk_mem_buffer(const vk_mem *m);
+
+/* --- vk_pack.c ----------------------------------------------------------------------------------- */
+ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err);
+void vk_weight_free(ob_dev *d, ob_dev_weight *w);
+
+/* --- vk_kernels.c -------------------------------------------------------------------------------- */
+ob_status vk_kernels_init(vk_dev *d, ob_err *err);
+void vk_kernels_deinit(vk_dev *d);
+bool vk_kernel_exists(const char *name);
+/* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size). */
+ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec, const vk_pipe **out,
+                        ob_err *err);
+
+/* --- plans --------------------------------------------------------------------------------------- */
+
+typedef struct vk_push {
+    VkDeviceAddress a[8];
+    uint32_t u[16];
+} vk_push;
+
+typedef struct vk_range {
+    VkDeviceAddress first, last; /* [first, last) */
+} vk_range;
+
+enum { VK_MAX_RANGES = 8 };
+typedef struct vk_dispatch {
+    VkPipeline pipe;
+    const char *kernel;
+    vk_push push;
+    uint32_t grid[3];
+    int32_t indirect; /* index of the plan's indirect sizes, or -1 */
+    int32_t op, mat;  /* mat: which matrix of a linear op, or -1 */
+    vk_range reads[VK_MAX_RANGES], writes[VK_MAX_RANGES];
+    int n_reads, n_writes;
+} vk_dispatch;
+
+/* Sizes of an attention's split grid, filled by each step. */
+typedef struct vk_indirect {
+    uint32_t y, seg;
+} vk_indirect;
+
+enum { VK_MAX_INDIRECT = 8 };
+
+/* Words at the start of the parameters; the shaders' Params. */
+typedef struct vk_params {
+    uint32_t n_rows[4];
+    VkDispatchIndirectCommand split[VK_MAX_INDIRECT];
+    uint32_t pad[4];
+} vk_params;
+
+/* cos and sin of positions; see shaders/rope.comp. */
+typedef struct vk_rope_table {
+    const ob_rope_params *p;
+    const ob_dev_weight *factors;
+    int32_t n_high;
+    vk_mem mem;
+    VkDeviceAddress high, low;
+} vk_rope_table;
+
+struct ob_dev_plan {
+    vk_dev *dev;
+    ob_arena arena;
+    ob_program prog;
+    ob_dev_weight **weights;
+    const vk_mem **cache_k, **cache_v; /* [n_caches] */
+    ob_type k_type, v_type;
+    int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
+    unsigned fast;          /* kernels this plan may use */
+    vk_mem work;            /* values, scratch */
+    uint64_t scratch_off;   /* after the values */
+    vk_mem params;
+    uint64_t tok_off, pos_off, info_off, out_off, table_off; /* in params */
+    vk_mem results;         /* outputs small enough to be copied by the plan itself */
+    uint64_t *result_off;   /* [n_vals]; UINT64_MAX: not there */
+    vk_dispatch *steps;
+    int32_t n_steps, cap_steps;
+    vk_indirect indirect[VK_MAX_INDIRECT];
+    int32_t n_indirect;
+    vk_rope_table *ropes;
+    int32_t n_ropes;
+    VkCommandBuffer cmd;
+    VkQueryPool times;
+    uint64_t in_flight;     /* value of its last submit, 0: none */
+    int32_t n_tok, n_out, n_seq;
+    double n_kv;
+};
+
+/* The next dispatch of the list, zeroed; NULL when there is no memory. */
+vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op);
+void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n);
+void vk_writes(vk_dispatch *s, VkDeviceAddress at, uint64_t n);
+VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v);
+uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v);
+int32_t vk_max_rows(const ob_dev_plan *p, ob_rows rows);
+
+ob_status vk_plan_new(ob_dev *d, const ob_program *prog, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
+/* The same with kernels limited to `fast`; for tests of kernels. */
+ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast,
+                       ob_dev_plan **out, ob_err *err);
+void vk_plan_free(ob_dev *d, ob_dev_plan *p);
+bool vk_supports(const ob_dev *d, const ob_program *p, int32_t op, char *why, size_t cap);
+
+/* Put an address into words i and i + 1. */
+void vk_push_addr(vk_push *p, int i, VkDeviceAddress a);
+
+/* vk_linear.c */
+const char *vk_type_name(ob_type t); /* as in kernel names; "?" for a type without kernels */
+ob_status vk_linear_add(ob_dev_plan *p, int32_t op, ob_err *err);
+uint64_t vk_linear_scratch(const ob_dev_plan *p, const ob_op *op);
+/* vk_attn.c */
+bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
+ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
+ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
+uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
+/* Tokens of one segment of a split attention: depends on the context length alone. */
+uint32_t vk_attn_segment(int32_t max_ctx);
+
+/* vk_record.c */
+ob_status vk_record(ob_dev_plan *p, ob_err *err);
+
+/* vk_run.c */
+ob_status vk_submit(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
+ob_status vk_wait(ob_dev *d, ob_fence f, ob_err *err);
+ob_status vk_read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows, float *dst, ob_err *err);
+int vk_profile_read(ob_dev *d, ob_profile_row *rows, int cap, bool reset);
+
+/* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches off
+ * those that are wrong. Errors only when the test could not run. */
+ob_status vk_test_type(vk_dev *d, ob_type t, ob_err *err);
+
+static inline vk_dev *vk_of(ob_dev *d) { return (vk_dev *)d; }
+
+#endif

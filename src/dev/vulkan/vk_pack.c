@@ -1,0 +1,228 @@
+/* Weights in the layout that shaders/weight.glsl describes.
+ *
+ * Q4_K and Q5_K stay as they are, because their blocks are 16-aligned already. The other block types
+ * are taken apart into arrays: quants, scales, high bits; so that a thread's quants are one aligned
+ * 16-byte load. A type without kernels is expanded to f16 (f32 when the device runs exact).
+ */
+#include "dev/vulkan/vk_int.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/math.h"
+
+enum { UNIT = 32 };
+
+/* Bytes of each array for one unit of 32 elements, in eighths where Q6_K's super-block has fewer. */
+typedef struct layout {
+    int w, s, h, z8; /* z8: bytes of eight units */
+} layout;
+
+static layout layout_of(ob_type t)
+{
+    switch (t) {
+    case OB_F32: return (layout){.w = 128};
+    case OB_F16:
+    case OB_BF16: return (layout){.w = 64};
+    case OB_Q4_0: return (layout){.w = 16, .s = 2};
+    case OB_Q4_1: return (layout){.w = 16, .s = 4};
+    case OB_Q5_0: return (layout){.w = 16, .s = 2, .h = 4};
+    case OB_Q5_1: return (layout){.w = 16, .s = 4, .h = 4};
+    case OB_Q8_0: return (layout){.w = 32, .s = 2};
+    case OB_Q4_K: return (layout){.w = 18};
+    case OB_Q5_K: return (layout){.w = 22};
+    case OB_Q6_K: return (layout){.w = 16, .s = 2, .h = 8, .z8 = 2};
+    default: return (layout){0};
+    }
+}
+
+static bool is_float(ob_type t) { return t == OB_F32 || t == OB_F16 || t == OB_BF16; }
+
+/* --- taking blocks apart: n units (Q6_K: a multiple of 8) from src ------------------------------- */
+
+enum array { ARRAY_W, ARRAY_S, ARRAY_H, ARRAY_Z };
+
+/* Q4_0 (18 bytes: d, q), Q4_1 (20: d, m, q), Q5_0 (22: d, h, q), Q5_1 (24: d, m, h, q), Q8_0 (34: d, q). */
+static void split_simple(ob_type t, enum array a, const uint8_t *src, uint8_t *dst, uint64_t n)
+{
+    const layout l = layout_of(t);
+    const int block = l.w + l.s + l.h;
+    const int off = a == ARRAY_S ? 0 : a == ARRAY_H ? l.s : l.s + l.h, size = a == ARRAY_S ? l.s : a == ARRAY_H ? l.h : l.w;
+    for (uint64_t i = 0; i < n; i++, src += block, dst += size) memcpy(dst, src + off, (size_t)size);
+}
+
+/* Q6_K, 210 bytes: l[128], h[64], s[16], d. Bits of element e = 128 c + 32 k + l: low four in
+ * l[64 c + 32 (k & 1) + l] (high nibble from k = 2 on), high two at bit 2k of h[32 c + l]. */
+static void split_q6_k(enum array a, const uint8_t *src, uint8_t *dst, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const uint8_t *b = src + i / 8 * 210;
+        const int c = (int)(i % 8) / 4, k = (int)(i % 8) % 4;
+        if (a == ARRAY_W) {
+            const uint8_t *q = b + 64 * c + 32 * (k & 1);
+            const int shift = k >= 2 ? 4 : 0;
+            for (int l = 0; l < 16; l++) dst[16 * i + (uint64_t)l] = (uint8_t)((q[l] >> shift & 15) | (q[16 + l] >> shift & 15) << 4);
+        } else if (a == ARRAY_H) {
+            /* Byte m of a run's word holds elements m, 4 + m, 8 + m, 12 + m at bits 0, 2, 4, 6. */
+            const uint8_t *h = b + 128 + 32 * c;
+            for (int run = 0; run < 2; run++)
+                for (int m = 0; m < 4; m++) {
+                    int x = 0;
+                    for (int j = 0; j < 4; j++) x |= (h[16 * run + 4 * j + m] >> (2 * k) & 3) << (2 * j);
+                    dst[8 * i + (uint64_t)(4 * run + m)] = (uint8_t)x;
+                }
+        } else if (a == ARRAY_S) {
+            memcpy(dst + 2 * i, b + 192 + 2 * (i % 8), 2);
+        } else if (i % 8 == 0) {
+            memcpy(dst + i / 8 * 2, b + 208, 2);
+        }
+    }
+}
+
+/* Rows of floats to whole units; what is past the row's end becomes zero. `type` is how they are stored. */
+static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t row, uint64_t n_rows, float *scratch)
+{
+    const uint64_t k = (uint64_t)w->ne[0], padded = (k + UNIT - 1) / UNIT * UNIT;
+    const size_t elem = type == OB_F32 ? 4 : 2, from = ob_type_row_bytes(w->type, w->ne[0]);
+    for (uint64_t r = 0; r < n_rows; r++, dst += padded * elem) {
+        const uint8_t *src = (const uint8_t *)w->data + (row + r) * from;
+        if (w->type == type) {
+            memcpy(dst, src, k * elem);
+        } else {
+            ob_type_get(w->type)->dequant(src, scratch, w->ne[0]);
+            if (type == OB_F32) memcpy(dst, scratch, k * 4);
+            for (uint64_t i = 0; type == OB_F16 && i < k; i++) {
+                const uint16_t h = ob_f32_to_f16(scratch[i]);
+                memcpy(dst + 2 * i, &h, 2);
+            }
+        }
+        memset(dst + k * elem, 0, (padded - k) * elem);
+    }
+}
+
+/* --- sending ------------------------------------------------------------------------------------- */
+
+static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, enum array a, uint64_t off,
+                            uint64_t unit8, ob_err *err)
+{
+    const uint64_t n_units = (uint64_t)(w->nu * desc->ne[1]);
+    const bool k6 = w->type == OB_Q6_K;
+    const uint64_t src8 = k6 ? 210 : 8 * ob_type_row_bytes(w->type, UNIT);
+    for (uint64_t at = 0; at < n_units;) {
+        uint64_t n = (n_units - at + 7) / 8 * unit8;
+        uint8_t *to;
+        OB_TRY(vk_stage_begin(d, &n, &to, err));
+        const uint64_t units = OB_MIN(n / unit8 * 8, n_units - at), bytes = units * unit8 / 8;
+        const uint8_t *src = (const uint8_t *)desc->data + at / 8 * src8;
+        if (k6) split_q6_k(a, src, to, units);
+        else split_simple(w->type, a, src, to, units);
+        OB_TRY(vk_stage_send(d, &w->mem, off + at * unit8 / 8, bytes, err));
+        at += units;
+    }
+    return OB_OK;
+}
+
+static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, ob_err *err)
+{
+    const uint64_t row = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2), n_rows = (uint64_t)desc->ne[1];
+    if (row > VK_STAGE_BYTES) return ob_err_set(err, OB_E_LIMIT, "rows of %lld are too long", (long long)desc->ne[0]);
+    float *scratch = ob_reallocarray(NULL, (size_t)desc->ne[0], sizeof *scratch);
+    if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
+    ob_status s = OB_OK;
+    for (uint64_t at = 0, n; at < n_rows; at += n) {
+        uint64_t room = (n_rows - at) * row;
+        uint8_t *to;
+        OB_GOTO(vk_stage_begin(d, &room, &to, err));
+        n = room / row;
+        float_rows(desc, w->type, to, at, n, scratch);
+        OB_GOTO(vk_stage_send(d, &w->mem, at * row, n * row, err));
+    }
+out:
+    ob_free(scratch);
+    return s;
+}
+
+/* How a matrix is stored here. */
+static ob_type stored_type(const vk_dev *d, const ob_weight *desc)
+{
+    if (desc->ne[0] % UNIT != 0 && desc->use == OB_USE_LINEAR) return OB_F32; /* for linear_any.comp */
+    return layout_of(desc->type).w ? desc->type : d->exact ? OB_F32 : OB_F16;
+}
+
+static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
+{
+    const size_t row = desc->ne[0] > 0 ? ob_type_row_bytes(desc->type, desc->ne[0]) : 0;
+    if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 || desc->ne[2] * desc->ne[3] != 1 ||
+        desc->n_bytes / row < (uint64_t)desc->ne[1])
+        return ob_err_set(err, OB_E_FORMAT, "shape or size does not fit its type");
+    w->type = stored_type(d, desc);
+    w->nu = ob_div_up(desc->ne[0], UNIT);
+    const layout l = layout_of(w->type);
+    const uint64_t n8 = (uint64_t)ob_div_up(w->nu * desc->ne[1], 8); /* groups of eight units */
+    const uint64_t size[4] = {n8 * 8 * (uint64_t)l.w, n8 * 8 * (uint64_t)l.s, n8 * 8 * (uint64_t)l.h, n8 * (uint64_t)l.z8};
+    uint64_t off[5] = {0};
+    for (int i = 0; i < 4; i++) {
+        off[i + 1] = ob_align_up(off[i] + size[i], 256);
+        w->read_bytes += size[i];
+    }
+    OB_TRY(vk_mem_new(d, VK_MEM_DEVICE, off[4], &w->mem, err));
+    w->w = w->mem.addr;
+    w->s = w->mem.addr + off[1];
+    w->h = w->mem.addr + off[2];
+    w->z = w->mem.addr + off[3];
+    if (is_float(w->type)) return send_floats(d, desc, w, err);
+    if (w->type == OB_Q4_K || w->type == OB_Q5_K)
+        return vk_upload(d, &w->mem, 0, desc->data, row * (uint64_t)desc->ne[1], err);
+    OB_TRY(send_array(d, desc, w, ARRAY_W, 0, 8 * (uint64_t)l.w, err));
+    OB_TRY(send_array(d, desc, w, ARRAY_S, off[1], 8 * (uint64_t)l.s, err));
+    if (l.h) OB_TRY(send_array(d, desc, w, ARRAY_H, off[2], 8 * (uint64_t)l.h, err));
+    return l.z8 ? send_array(d, desc, w, ARRAY_Z, off[3], (uint64_t)l.z8, err) : OB_OK;
+}
+
+static ob_status make_vector(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
+{
+    const int64_t n = desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3];
+    const size_t n_bytes = n > 0 ? ob_type_row_bytes(desc->type, n) : 0;
+    if (!ob_type_get(desc->type)->dequant || n_bytes == 0 || desc->n_bytes < n_bytes)
+        return ob_err_set(err, OB_E_FORMAT, "shape or size does not fit its type");
+    w->vec = ob_reallocarray(NULL, (size_t)n, sizeof *w->vec);
+    if (!w->vec) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a vector");
+    ob_type_get(desc->type)->dequant(desc->data, w->vec, n);
+    w->type = OB_F32;
+    OB_TRY(vk_mem_new(d, VK_MEM_DEVICE, (uint64_t)n * 4, &w->mem, err));
+    w->w = w->mem.addr;
+    return vk_upload(d, &w->mem, 0, w->vec, (uint64_t)n * 4, err);
+}
+
+ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err)
+{
+    vk_dev *d = vk_of(dev);
+    ob_status s = OB_OK;
+    *out = NULL;
+    *keeps_data = false;
+    ob_dev_weight *w = ob_calloc(1, sizeof *w);
+    if (!w) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a weight");
+    w->desc = *desc;
+    w->desc.name = NULL;
+    w->desc.data = NULL;
+    if (desc->use == OB_USE_VECTOR) {
+        OB_GOTO(make_vector(d, desc, w, err));
+    } else if (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EMBED) {
+        OB_GOTO(make_matrix(d, desc, w, err));
+        if (desc->use == OB_USE_LINEAR) OB_GOTO(vk_test_type(d, w->type, err));
+    } else {
+        s = ob_err_set(err, OB_E_UNSUPPORTED, "the vulkan device has no kernels for this tensor's use yet");
+    }
+out:
+    if (s != OB_OK) vk_weight_free(dev, w);
+    else *out = w;
+    return s;
+}
+
+void vk_weight_free(ob_dev *dev, ob_dev_weight *w)
+{
+    if (!w) return;
+    vk_mem_free(vk_of(dev), &w->mem);
+    ob_free(w->vec);
+    ob_free(w);
+}

@@ -1,0 +1,358 @@
+/* A program of ops becomes a list of dispatches over one workspace. */
+#include "dev/vulkan/vk_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/limits.h"
+#include "base/math.h"
+
+enum {
+    ROW_WG = 128,
+    RESULT_BYTES = 64 << 20, /* outputs up to this are copied to the host by the plan itself */
+};
+
+/* --- what can run -------------------------------------------------------------------------------- */
+
+static bool refuse(char *why, size_t cap, const char *text)
+{
+    snprintf(why, cap, "%s", text);
+    return false;
+}
+
+bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
+{
+    const vk_dev *d = (const vk_dev *)dev;
+    const ob_op *op = &p->ops[i];
+    switch (op->kind) {
+    case OB_OP_EMBED:
+    case OB_OP_ROWS_OUT:
+    case OB_OP_RMS_NORM:
+    case OB_OP_LAYER_NORM:
+    case OB_OP_GLU:
+    case OB_OP_ADD:
+    case OB_OP_SCALE: return true;
+    case OB_OP_LINEAR:
+        for (int m = 0; m < op->p.linear.n_mat; m++)
+            if (!ob_type_get(p->weights[op->w[m]].type)->dequant) return refuse(why, cap, "no matrix product for its type");
+        return true;
+    case OB_OP_ROPE:
+        return p->vals[op->out[0]].rows == OB_ROWS_TOK || refuse(why, cap, "rope over other rows than tokens");
+    case OB_OP_ATTENTION:
+        if (op->p.attn.v_dim <= 0) return refuse(why, cap, "attention with values inside keys");
+        return vk_attn_fits(d, &op->p.attn) || refuse(why, cap, "heads too wide for this device's shared memory");
+    default: return refuse(why, cap, "no kernel for it yet");
+    }
+}
+
+/* --- the list ------------------------------------------------------------------------------------ */
+
+vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op)
+{
+    if (p->n_steps == p->cap_steps) {
+        const int32_t cap = p->cap_steps ? 2 * p->cap_steps : 256;
+        vk_dispatch *grown = ob_reallocarray(p->steps, (size_t)cap, sizeof *grown);
+        if (!grown) return NULL;
+        p->steps = grown;
+        p->cap_steps = cap;
+    }
+    vk_dispatch *s = &p->steps[p->n_steps++];
+    memset(s, 0, sizeof *s);
+    s->pipe = pipe->handle;
+    s->kernel = pipe->shader->name;
+    s->grid[0] = s->grid[1] = s->grid[2] = 1;
+    s->indirect = -1;
+    s->op = op;
+    s->mat = -1;
+    s->push.a[0] = p->params.addr;
+    return s;
+}
+
+void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n) { s->reads[s->n_reads++] = (vk_range){at, at + n}; }
+void vk_writes(vk_dispatch *s, VkDeviceAddress at, uint64_t n) { s->writes[s->n_writes++] = (vk_range){at, at + n}; }
+void vk_push_addr(vk_push *p, int i, VkDeviceAddress a) { memcpy(&p->u[i], &a, sizeof a); }
+
+int32_t vk_max_rows(const ob_dev_plan *p, ob_rows rows)
+{
+    return rows == OB_ROWS_TOK ? p->prog.max_tok : rows == OB_ROWS_OUT ? p->prog.max_out : p->prog.max_seq;
+}
+VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v) { return p->work.addr + p->prog.vals[v].offset; }
+uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v)
+{
+    return (uint64_t)vk_max_rows(p, p->prog.vals[v].rows) * (uint64_t)p->prog.vals[v].cols * 4;
+}
+
+static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
+
+/* --- row-wise ops -------------------------------------------------------------------------------- */
+
+static void rows_of(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int x, int y)
+{
+    for (int k = 0; k < 2; k++)
+        if (op->in[k] != OB_NONE) vk_reads(s, vk_value(p, op->in[k]), vk_value_bytes(p, op->in[k]));
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    if (x && op->in[0] != OB_NONE) s->push.a[x] = vk_value(p, op->in[0]);
+    s->push.a[y] = vk_value(p, op->out[0]);
+}
+
+static uint32_t bits(float f) { return ob_f32_bits(f); }
+
+static ob_status add_embed(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_dev_weight *w = p->weights[op->w[0]];
+    const vk_pipe *pipe;
+    char name[32];
+    snprintf(name, sizeof name, "embed_%s", vk_type_name(w->type));
+    OB_TRY(vk_kernel_get(p->dev, name, 1, (uint32_t[]){ROW_WG}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 0, 2);
+    s->push.a[1] = p->params.addr + p->tok_off;
+    s->push.a[3] = w->w;
+    s->push.a[4] = w->s;
+    s->push.a[5] = w->h;
+    s->push.a[6] = w->z;
+    s->push.u[0] = (uint32_t)p->prog.vals[op->out[0]].cols;
+    s->push.u[1] = (uint32_t)w->nu;
+    s->push.u[2] = bits(op->p.embed.scale);
+    s->grid[0] = (uint32_t)ob_div_up(w->nu, ROW_WG);
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *x = &p->prog.vals[op->in[0]];
+    const uint32_t cols = (uint32_t)x->cols, group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
+    uint32_t wg = 32;
+    while (wg < 512 && wg * 4 < group) wg *= 2;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "norm", 4,
+                         (uint32_t[]){wg, op->kind == OB_OP_LAYER_NORM, op->w[0] != OB_NONE,
+                                      op->kind == OB_OP_LAYER_NORM && op->w[1] != OB_NONE},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 2);
+    for (int k = 0; k < 2; k++)
+        if (op->w[k] != OB_NONE) s->push.a[3 + k] = p->weights[op->w[k]]->w;
+    s->push.u[0] = x->rows;
+    s->push.u[1] = cols;
+    s->push.u[2] = group;
+    s->push.u[3] = bits(op->p.norm.eps);
+    s->grid[0] = cols / group;
+    s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
+    return OB_OK;
+}
+
+static ob_status add_row(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *y = &p->prog.vals[op->out[0]];
+    const char *name = op->kind == OB_OP_ROWS_OUT ? "rows_out"
+                       : op->kind == OB_OP_GLU    ? "glu"
+                       : op->kind == OB_OP_ADD    ? "add"
+                                                  : "scale";
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, name, 2, (uint32_t[]){ROW_WG, op->kind == OB_OP_GLU ? op->p.glu.act : 0}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 3);
+    if (op->kind == OB_OP_ROWS_OUT) s->push.a[4] = p->params.addr + p->out_off;
+    else if (op->in[1] != OB_NONE) s->push.a[2] = vk_value(p, op->in[1]);
+    s->push.u[0] = y->rows;
+    s->push.u[1] = (uint32_t)y->cols;
+    s->push.u[2] = bits(op->kind == OB_OP_GLU ? op->p.glu.clamp : op->kind == OB_OP_ADD ? op->p.add.scale : op->p.scale.scale);
+    s->push.u[3] = bits(op->kind == OB_OP_SCALE ? op->p.scale.softcap : 0);
+    s->grid[0] = (uint32_t)ob_div_up(y->cols, ROW_WG);
+    s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
+    return OB_OK;
+}
+
+/* Outputs to memory that the host reads. */
+static ob_status add_results(ob_dev_plan *p, ob_err *err)
+{
+    uint64_t total = 0;
+    for (ob_val v = 0; v < p->prog.n_vals; v++) {
+        p->result_off[v] = UINT64_MAX;
+        const uint64_t n = ob_align_up(vk_value_bytes(p, v), 256);
+        if (!p->prog.vals[v].output || p->prog.vals[v].first < 0 || n == 0 || total + n > RESULT_BYTES) continue;
+        p->result_off[v] = total;
+        total += n;
+    }
+    if (!total) return OB_OK;
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_READBACK, total, &p->results, err));
+    for (ob_val v = 0; v < p->prog.n_vals; v++) {
+        if (p->result_off[v] == UINT64_MAX) continue;
+        const ob_value *x = &p->prog.vals[v];
+        const vk_pipe *pipe;
+        OB_TRY(vk_kernel_get(p->dev, "to_host", 2, (uint32_t[]){ROW_WG, 0}, &pipe, err));
+        vk_dispatch *s = vk_add(p, pipe, -1);
+        if (!s) return no_memory(err);
+        vk_reads(s, vk_value(p, v), vk_value_bytes(p, v));
+        s->push.a[1] = vk_value(p, v);
+        s->push.a[3] = p->results.addr + p->result_off[v];
+        s->push.u[0] = x->rows;
+        s->push.u[1] = (uint32_t)x->cols;
+        s->grid[0] = (uint32_t)ob_div_up(x->cols, ROW_WG);
+        s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
+    }
+    return OB_OK;
+}
+
+static ob_status add_ops(ob_dev_plan *p, ob_err *err)
+{
+    for (int32_t i = 0; i < p->prog.n_ops; i++) {
+        if (vk_max_rows(p, p->prog.vals[p->prog.ops[i].out[0]].rows) == 0) continue; /* a bucket without outputs */
+        switch (p->prog.ops[i].kind) {
+        case OB_OP_EMBED: OB_TRY(add_embed(p, i, err)); break;
+        case OB_OP_RMS_NORM:
+        case OB_OP_LAYER_NORM: OB_TRY(add_norm(p, i, err)); break;
+        case OB_OP_LINEAR: OB_TRY(vk_linear_add(p, i, err)); break;
+        case OB_OP_ROPE: OB_TRY(vk_rope_add(p, i, err)); break;
+        case OB_OP_ATTENTION: OB_TRY(vk_attn_add(p, i, err)); break;
+        default: OB_TRY(add_row(p, i, err)); break;
+        }
+    }
+    return add_results(p, err);
+}
+
+/* --- what the plan keeps ------------------------------------------------------------------------- */
+
+static void *keep(ob_dev_plan *p, const void *src, int32_t n, size_t size)
+{
+    void *dst = ob_arena_array(&p->arena, (size_t)n + 1, size);
+    if (dst && src && n) memcpy(dst, src, (size_t)n * size);
+    return dst;
+}
+
+static ob_status copy_program(ob_dev_plan *p, const ob_program *src, ob_err *err)
+{
+    ob_program *g = &p->prog;
+    *g = *src;
+    g->ops = keep(p, src->ops, src->n_ops, sizeof *g->ops);
+    g->vals = keep(p, src->vals, src->n_vals, sizeof *g->vals);
+    g->weights = keep(p, src->weights, src->n_weights, sizeof *g->weights);
+    g->caches = keep(p, src->caches, src->n_caches, sizeof *g->caches);
+    p->ropes = keep(p, NULL, src->n_ops, sizeof *p->ropes);
+    p->result_off = keep(p, NULL, src->n_vals, sizeof *p->result_off);
+    if (!g->ops || !g->vals || !g->weights || !g->caches || !p->ropes || !p->result_off) return no_memory(err);
+    return OB_OK;
+}
+
+static ob_status check_plane(const ob_plan_bindings *b, const ob_dev_buf *buf, ob_type type, int32_t n_head,
+                             int32_t dim, ob_err *err)
+{
+    const size_t row = ob_type_row_bytes(type, dim);
+    if (type != OB_F32 && type != OB_F16 && type != OB_Q8_0)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: a cache of type %s: F32, F16 and Q8_0 are possible",
+                          ob_type_get(type)->name ? ob_type_get(type)->name : "?");
+    if (row == 0)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "rows of %d do not fit cache type %s", dim, ob_type_get(type)->name);
+    uint64_t n;
+    if (!buf || !ob_mul_u64((uint64_t)b->n_pages * (uint64_t)b->page_tok, (uint64_t)n_head * row, &n) || buf->n_bytes < n)
+        return ob_err_set(err, OB_E_INVALID, "a cache buffer is too small for %d pages", b->n_pages);
+    return OB_OK;
+}
+
+static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
+{
+    const ob_program *g = &p->prog;
+    p->k_type = b->k_type;
+    p->v_type = b->v_type;
+    p->page_tok = b->page_tok;
+    p->n_pages = b->n_pages;
+    p->max_ctx = b->max_ctx;
+    p->n_slots = b->n_slots;
+    p->weights = keep(p, b->weights, g->n_weights, sizeof *p->weights);
+    p->cache_k = keep(p, NULL, g->n_caches, sizeof *p->cache_k);
+    p->cache_v = keep(p, NULL, g->n_caches, sizeof *p->cache_v);
+    if (!p->weights || !p->cache_k || !p->cache_v) return no_memory(err);
+    if (g->n_caches && (b->page_tok < 1 || b->n_pages < 1 || b->max_ctx < 1))
+        return ob_err_set(err, OB_E_INVALID, "a plan with caches needs pages and a context length");
+    if (g->n_caches) p->max_pages = (int32_t)ob_div_up(b->max_ctx, b->page_tok);
+    for (int32_t i = 0; i < g->n_weights; i++)
+        if (!p->weights[i]) return ob_err_set(err, OB_E_INVALID, "weight %s is not bound", g->weights[i].name);
+    for (int32_t i = 0; i < g->n_caches; i++) {
+        const ob_cache_spec *s = &g->caches[i];
+        OB_TRY(check_plane(b, b->cache_k[i], b->k_type, s->n_head_kv, s->k_dim, err));
+        OB_TRY(check_plane(b, b->cache_v[i], b->v_type, s->n_head_kv, s->v_dim, err));
+        p->cache_k[i] = &b->cache_k[i]->mem;
+        p->cache_v[i] = &b->cache_v[i]->mem;
+    }
+    return OB_OK;
+}
+
+/* The workspace, with scratch behind the values; the parameters of a step. */
+static ob_status set_memory(ob_dev_plan *p, ob_err *err)
+{
+    uint64_t scratch = 0;
+    for (int32_t i = 0; i < p->prog.n_ops; i++) {
+        const ob_op *op = &p->prog.ops[i];
+        if (op->kind == OB_OP_LINEAR) scratch = OB_MAX(scratch, vk_linear_scratch(p, op));
+        if (op->kind == OB_OP_ATTENTION) scratch = OB_MAX(scratch, vk_attn_scratch(p, op));
+    }
+    p->scratch_off = ob_align_up(p->prog.workspace_bytes, 256);
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->scratch_off + scratch, &p->work, err));
+    const uint64_t n_tok = (uint64_t)p->prog.max_tok;
+    p->tok_off = ob_align_up(sizeof(vk_params), 64);
+    p->pos_off = p->tok_off + n_tok * 4;
+    p->info_off = ob_align_up(p->pos_off + n_tok * 4, 64);
+    p->out_off = p->info_off + n_tok * 16;
+    p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
+    return vk_mem_new(p->dev, VK_MEM_PARAM, p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,
+                      &p->params, err);
+}
+
+ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast, ob_dev_plan **out,
+                       ob_err *err)
+{
+    *out = NULL;
+    ob_status s = OB_OK;
+    char why[128];
+    if (prog->max_tok < 1 || prog->max_out < 0 || prog->max_seq < 1 || prog->max_seq > OB_MAX_SEQS)
+        return ob_err_set(err, OB_E_INVALID, "a program must be planned before it is given to a device");
+    for (int32_t i = 0; i < prog->n_ops; i++) {
+        OB_TRY(ob_op_check(prog, i, err));
+        if (!vk_supports(&d->base, prog, i, why, sizeof why)) return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: %s", why);
+    }
+    ob_dev_plan *p = ob_calloc(1, sizeof *p);
+    if (!p) return no_memory(err);
+    p->dev = d;
+    p->fast = fast;
+    ob_arena_init(&p->arena, (size_t)256 << 20);
+    OB_GOTO(copy_program(p, prog, err));
+    OB_GOTO(bind(p, b, err));
+    OB_GOTO(set_memory(p, err));
+    OB_GOTO(add_ops(p, err));
+    OB_GOTO(vk_record(p, err));
+    *out = p;
+out:
+    if (s != OB_OK) vk_plan_free(&d->base, p);
+    return s;
+}
+
+ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err)
+{
+    return vk_plan_make(vk_of(dev), prog, b, vk_of(dev)->fast, out, err);
+}
+
+void vk_plan_free(ob_dev *dev, ob_dev_plan *p)
+{
+    vk_dev *d = vk_of(dev);
+    if (!p) return;
+    if (p->in_flight) (void)vk_queue_wait(d, p->in_flight, NULL);
+    if (d->timed == p) d->timed = NULL;
+    if (p->times) d->DestroyQueryPool(d->handle, p->times, NULL);
+    if (p->cmd) d->FreeCommandBuffers(d->handle, d->pool, 1, &p->cmd);
+    for (int32_t i = 0; i < p->n_ropes; i++) vk_mem_free(d, &p->ropes[i].mem);
+    vk_mem_free(d, &p->results);
+    vk_mem_free(d, &p->params);
+    vk_mem_free(d, &p->work);
+    ob_free(p->steps);
+    ob_arena_deinit(&p->arena);
+    ob_free(p);
+}
