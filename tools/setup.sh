@@ -23,6 +23,7 @@ packages=(
     gcc libc6-dev make cmake ninja-build pkg-config
     libevent-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev
     libcurl4-openssl-dev libxxhash-dev libedit-dev libcmocka-dev zlib1g-dev
+    libvulkan-dev g++ glslang-tools
     ca-certificates python3
 )
 pkg_config_names="libevent libevent_openssl libevent_pthreads openssl jansson libpcre2-8
@@ -45,6 +46,7 @@ rust_ok() {
 python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
 
 if [ "$what" = test ]; then
+    packages+=(mesa-vulkan-drivers vulkan-validationlayers)
     python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
     have node || packages+=(nodejs)
     have npm || packages+=(npm)

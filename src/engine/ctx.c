@@ -89,11 +89,42 @@ out:
     return s;
 }
 
+/* Sizes of plans on a device where a plan costs what its bucket holds: powers of two for decode, then
+ * prefill chunks. */
+static int32_t fixed_size(const ob_ctx *c, int32_t n)
+{
+    static const int32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+    for (size_t i = 0; i < OB_COUNT(sizes); i++)
+        if (sizes[i] >= n) return OB_MIN(sizes[i], OB_MAX(c->p.n_ubatch, n));
+    int32_t size = c->p.n_ubatch;
+    while (size < n) size = OB_MIN(4 * size, c->max_step);
+    return size;
+}
+
+/* Rows of output of a plan for max_tok tokens. */
+static int32_t fixed_out(const ob_ctx *c, int32_t max_tok, int32_t n_out)
+{
+    return n_out <= c->p.n_seq ? OB_MIN(c->p.n_seq, max_tok) : max_tok;
+}
+
+static ob_status fixed_bucket(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **out, ob_err *err)
+{
+    const int32_t max_tok = fixed_size(c, n_tok), max_out = fixed_out(c, max_tok, n_out);
+    for (int32_t i = 0; i < c->n_buckets; i++)
+        if (c->buckets[i].max_tok == max_tok && c->buckets[i].max_out == max_out) {
+            *out = &c->buckets[i];
+            return OB_OK;
+        }
+    return bucket_new(c, max_tok, max_out, NULL, out, err);
+}
+
 /* The smallest bucket that holds the step. The first one (n_ubatch tokens, n_seq rows) is made at
  * load and serves all that a server does; one with as many output rows as tokens comes on demand, and so
- * do larger ones, each four times the last, where a text runs whole. */
+ * do larger ones, each four times the last, where a text runs whole. On a device without
+ * OB_DEV_DYNAMIC_ROWS each size has its own. */
 static ob_status bucket_for(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **out, ob_err *err)
 {
+    if (!(c->dev_info.caps & OB_DEV_DYNAMIC_ROWS)) return fixed_bucket(c, n_tok, n_out, out, err);
     bucket *best = NULL;
     for (int32_t i = 0; i < c->n_buckets; i++) {
         bucket *b = &c->buckets[i];
@@ -105,6 +136,17 @@ static ob_status bucket_for(ob_ctx *c, int32_t n_tok, int32_t n_out, bucket **ou
     int32_t max_tok = c->p.n_ubatch;
     while (max_tok < n_tok) max_tok = OB_MIN(4 * max_tok, c->max_step);
     return bucket_new(c, max_tok, n_out <= c->p.n_seq ? c->p.n_seq : max_tok, NULL, out, err);
+}
+
+/* What every request needs is made at load: the largest step, and on a device with plans of fixed size
+ * also decode of one sequence and of all. */
+static ob_status make_buckets(ob_ctx *c, ob_program *prog, ob_err *err)
+{
+    bucket *b;
+    OB_TRY(bucket_new(c, c->p.n_ubatch, c->p.n_seq, prog, &b, err)); /* takes prog */
+    if (c->dev_info.caps & OB_DEV_DYNAMIC_ROWS) return OB_OK;
+    OB_TRY(fixed_bucket(c, 1, 1, &b, err));
+    return fixed_bucket(c, c->p.n_seq, c->p.n_seq, &b, err);
 }
 
 static ob_status need_rows(ob_ctx *c, int32_t rows, ob_err *err)
@@ -213,7 +255,7 @@ static ob_status check_vocab(const ob_ctx *c, ob_err *err)
     return OB_OK;
 }
 
-ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
+static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
 {
     double t0 = ob_now_ms();
     ob_status s = OB_OK;
@@ -246,10 +288,9 @@ ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     OB_GOTO(load_weights(c, prog, err));
     OB_GOTO(make_cache(c, prog, err));
     OB_GOTO(make_step_arrays(c, err));
-    bucket *b;
     ob_program *mine = prog;
     prog = NULL; /* taken by the bucket, also when it fails */
-    OB_GOTO(bucket_new(c, c->p.n_ubatch, c->p.n_seq, mine, &b, err));
+    OB_GOTO(make_buckets(c, mine, err));
     c->load_ms = ob_now_ms() - t0;
     *out = c;
     return OB_OK;
@@ -257,6 +298,22 @@ out:
     ob_program_free(prog);
     ob_ctx_free(c);
     return s;
+}
+
+ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
+{
+    ob_err local;
+    if (!err) err = &local;
+    const ob_status s = ctx_open(p, out, err);
+    if (s != OB_E_UNSUPPORTED || (p->device && *p->device && strcmp(p->device, "auto") != 0)) return s;
+    /* The device that `auto` prefers may lack a kernel; the CPU has all of them. */
+    char why[sizeof err->text];
+    memcpy(why, err->text, sizeof why);
+    ob_engine_params cpu = *p;
+    cpu.device = "cpu";
+    const ob_status again = ctx_open(&cpu, out, err);
+    if (again == OB_OK) ob_log_warn("using the CPU: %s", why);
+    return again;
 }
 
 void ob_ctx_free(ob_ctx *c)

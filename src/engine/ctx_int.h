@@ -34,7 +34,7 @@ struct ob_ctx {
     ob_dev_info dev_info;
     ob_dev_weight **weights; /* [n_weights] of the program; every bucket's program lists the same */
     int32_t n_weights;
-    bucket buckets[8];
+    bucket buckets[32];
     int32_t n_buckets;
     ob_kv *kv;
     ob_dev_buf **states;

@@ -236,7 +236,10 @@ static const linear_case k_linear[] = {
     {{OB_Q5_0, OB_Q5_1, OB_Q5_K, OB_F32}, 256, {40, 1, 70, 16}, 4, false, false, 1},
 };
 
-static void run_linear(const linear_case *c, bool exact, bool in_place, double rms_tol, double max_tol)
+static const int32_t k_rows[] = {1, 2, 3, 5, 8, 17, 33, 70, 545};
+
+/* Steps of up to max_rows rows in a plan for so many: a device may have a kernel for each size of plan. */
+static void run_linear(const linear_case *c, bool exact, bool in_place, int32_t max_rows, double rms_tol, double max_tol)
 {
     ob_dev *d = devcts_open(exact);
     world w;
@@ -260,11 +263,10 @@ static void run_linear(const linear_case *c, bool exact, bool in_place, double r
     }
     op->p.linear.n_mat = c->n_mat;
     op->p.linear.scale = c->scale;
-    w_start(&w, d, 600);
-    static const int32_t rows[] = {1, 2, 3, 5, 8, 17, 33, 70, 545};
-    for (size_t s = 0; s < sizeof rows / sizeof *rows; s++) {
+    w_start(&w, d, max_rows);
+    for (size_t s = 0; s < sizeof k_rows / sizeof *k_rows && k_rows[s] <= max_rows; s++) {
         memset(w.past, 0, sizeof w.past);
-        w_step(&w, (int32_t[W_MAX_SEQ]){rows[s]});
+        w_step(&w, (int32_t[W_MAX_SEQ]){k_rows[s]});
         for (int i = 0; i < c->n_mat; i++) w_compare(&w, y[i], rms_tol, max_tol, ob_type_get(c->type[i])->name);
     }
     w_free(&w);
@@ -276,15 +278,27 @@ static void run_linear(const linear_case *c, bool exact, bool in_place, double r
 static void test_linear(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof k_linear / sizeof *k_linear; i++) run_linear(&k_linear[i], false, false, 0.012, 0.07);
-    run_linear(&k_linear[4], false, true, 0.012, 0.07);
+    for (size_t i = 0; i < sizeof k_linear / sizeof *k_linear; i++) run_linear(&k_linear[i], false, false, 600, 0.012, 0.07);
+    run_linear(&k_linear[4], false, true, 600, 0.012, 0.07);
 }
 
 /* f32 products and sums over K in another order than the reference. */
 static void test_linear_exact(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof k_linear / sizeof *k_linear; i++) run_linear(&k_linear[i], true, false, 2e-6, 2e-5);
+    for (size_t i = 0; i < sizeof k_linear / sizeof *k_linear; i++) run_linear(&k_linear[i], true, false, 600, 2e-6, 2e-5);
+}
+
+/* Plans for few rows; the same tolerances. */
+static void test_linear_few_rows(void **state)
+{
+    (void)state;
+    static const int32_t most[] = {1, 3, 8, 32};
+    for (size_t i = 0; i < sizeof k_linear / sizeof *k_linear; i++)
+        for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
+            run_linear(&k_linear[i], true, false, most[m], 2e-6, 2e-5);
+            run_linear(&k_linear[i], false, k_linear[i].res && m == 1, most[m], 0.012, 0.07);
+        }
 }
 
 /* --- attention --------------------------------------------------------------------------------- */
@@ -330,25 +344,39 @@ static const int32_t k_attn_steps[][W_MAX_SEQ] = {
 
 /* f32 products, exp within 2 ulp, sums in another order: errors near 1e-6 of the result. Cache types
  * are rounded alike on both sides. */
-static void test_attention(void **state)
+static void run_attention(const int32_t steps[][W_MAX_SEQ], size_t n_steps, int32_t max_tok)
 {
-    (void)state;
     ob_dev *d = devcts_open(false);
     for (size_t i = 0; i < sizeof k_attn / sizeof *k_attn; i++) {
         world w;
         ob_val y;
         w_init(&w, 500 + (uint32_t)i);
         build_attention(&w, &k_attn[i], &y);
-        w_start(&w, d, 400);
-        for (size_t s = 0; s < sizeof k_attn_steps / sizeof *k_attn_steps; s++) {
+        w_start(&w, d, max_tok);
+        for (size_t s = 0; s < n_steps; s++) {
             /* Without causality a past would have had to see the future: only whole sequences. */
             if (k_attn[i].two_way) memset(w.past, 0, sizeof w.past);
-            w_step(&w, k_attn_steps[s]);
+            w_step(&w, steps[s]);
             w_compare(&w, y, 3e-6, 5e-5, "attention");
         }
         w_free(&w);
     }
     ob_dev_close(d);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    run_attention(k_attn_steps, sizeof k_attn_steps / sizeof *k_attn_steps, 400);
+}
+
+/* A plan for few tokens, as decode has; the cache grows past 64 tokens. */
+static void test_attention_few_tokens(void **state)
+{
+    (void)state;
+    static const int32_t steps[][W_MAX_SEQ] = {{1},          {8, 7},  {16},    {1, 15},       {0, 0, 16}, {0, 0, 16}, {0, 0, 16},
+                                               {0, 0, 16}, {0, 0, 15}, {0, 0, 1}, {1, 1, 1, 1}, {1, 0, 1}};
+    run_attention(steps, sizeof steps / sizeof *steps, 16);
 }
 
 /* --- whole blocks ------------------------------------------------------------------------------ */
@@ -669,7 +697,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rope),               cmocka_unit_test(test_add_row_pool),
         cmocka_unit_test(test_glu_add_scale),
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_linear_exact),
-        cmocka_unit_test(test_attention),          cmocka_unit_test(test_model),
+        cmocka_unit_test(test_linear_few_rows),
+        cmocka_unit_test(test_attention),          cmocka_unit_test(test_attention_few_tokens),
+        cmocka_unit_test(test_model),
         cmocka_unit_test(test_batch_invariance),   cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_step_errors),        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_allocation),

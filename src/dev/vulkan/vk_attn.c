@@ -157,30 +157,31 @@ uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
     return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) * (uint64_t)(a->v_dim + 2) * 4;
 }
 
-static void cache_reads(const ob_dev_plan *p, const ob_attn_params *a, vk_dispatch *s, bool write)
+/* The planes of a cache; a cache whose values lie inside its keys has one. */
+static int planes_of(const ob_dev_plan *p, const ob_op *op, const vk_mem *planes[2])
 {
-    const vk_mem *planes[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    for (int i = 0; i < 2; i++) {
-        if (write) vk_writes(s, planes[i]->addr, planes[i]->size);
-        else vk_reads(s, planes[i]->addr, planes[i]->size);
-    }
+    const int32_t c = op->p.attn.cache;
+    planes[0] = p->cache_k[c];
+    planes[1] = op->in[2] == OB_NONE ? p->cache_k[c] : p->cache_v[c];
+    return op->in[2] == OB_NONE ? 1 : 2;
 }
 
 static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
+    const vk_mem *planes[2];
+    const int n = planes_of(p, op, planes);
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "kv_write", 3, (uint32_t[]){WRITE_WG, p->k_type, p->v_type}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    for (int k = 1; k < 3; k++) {
-        vk_reads(s, vk_value(p, op->in[k]), vk_value_bytes(p, op->in[k]));
-        s->push.a[k] = vk_value(p, op->in[k]);
+    for (int k = 0; k < n; k++) {
+        vk_reads(s, vk_value(p, op->in[1 + k]), vk_value_bytes(p, op->in[1 + k]));
+        vk_writes(s, planes[k]->addr, planes[k]->size);
+        s->push.a[1 + k] = vk_value(p, op->in[1 + k]);
+        s->push.a[3 + k] = planes[k]->addr;
     }
-    cache_reads(p, a, s, true);
-    s->push.a[3] = p->cache_k[a->cache]->addr;
-    s->push.a[4] = p->cache_v[a->cache]->addr;
     s->push.a[5] = p->params.addr + p->info_off;
     s->push.a[6] = p->params.addr + p->table_off;
     s->push.u[0] = (uint32_t)a->n_head_kv;
@@ -190,7 +191,7 @@ static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[4] = (uint32_t)p->max_pages;
     s->grid[0] = (uint32_t)ob_div_up(a->n_head_kv * ob_div_up(OB_MAX(a->k_dim, a->v_dim), 32), WRITE_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
-    s->grid[2] = 2;
+    s->grid[2] = (uint32_t)n;
     return OB_OK;
 }
 
@@ -239,21 +240,24 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const bool split = is_split(p);
     const cut c = cut_of(p->dev, a, split);
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv), y = (uint32_t)a->n_head_kv * (group / c.hb);
+    const vk_mem *planes[2];
+    const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
     OB_TRY(add_write(p, i, err));
-    OB_TRY(vk_kernel_get(p->dev, "attn", 10,
+    OB_TRY(vk_kernel_get(p->dev, "attn", 11,
                          (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
-                                      p->v_type, split, c.dt},
+                                      own_values ? p->v_type : p->k_type, split, c.dt,
+                                      (uint32_t)(own_values ? a->v_dim : a->k_dim)},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
-    cache_reads(p, a, s, false);
+    for (int k = 0; k < 2; k++) vk_reads(s, planes[k]->addr, planes[k]->size);
     const VkDeviceAddress to = split ? p->work.addr + p->scratch_off : vk_value(p, op->out[0]);
     vk_writes(s, to, split ? vk_attn_scratch(p, op) : vk_value_bytes(p, op->out[0]));
     s->push.a[1] = vk_value(p, op->in[0]);
-    s->push.a[2] = p->cache_k[a->cache]->addr;
-    s->push.a[3] = p->cache_v[a->cache]->addr;
+    s->push.a[2] = planes[0]->addr;
+    s->push.a[3] = planes[1]->addr;
     s->push.a[4] = to;
     s->push.a[5] = p->params.addr + p->info_off;
     s->push.a[6] = p->params.addr + p->table_off;

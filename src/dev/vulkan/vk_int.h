@@ -59,7 +59,7 @@ typedef struct vk_phys {
     uint32_t queue_family;
     bool timestamps;
     float timestamp_ns;
-    uint32_t max_shared_bytes, max_invocations;
+    uint32_t max_shared_bytes, max_invocations, max_subgroups; /* of a workgroup */
     uint32_t subgroup, subgroup_min, subgroup_max; /* default size; what may be asked for, 0 if nothing */
     bool subgroup_add, full_subgroups;
     bool int_dot, f16, int8, memory_model, budget;
@@ -261,14 +261,14 @@ struct ob_dev_plan {
     ob_arena arena;
     ob_program prog;
     ob_dev_weight **weights;
-    const vk_mem **cache_k, **cache_v; /* [n_caches] */
+    const vk_mem **cache_k, **cache_v; /* [n_caches]; no values: NULL */
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
     unsigned fast;          /* kernels this plan may use */
     vk_mem work;            /* values, scratch */
     uint64_t scratch_off;   /* after the values */
     vk_mem params;
-    uint64_t tok_off, pos_off, info_off, out_off, table_off; /* in params */
+    uint64_t tok_off, pos_off, type_off, first_off, info_off, out_off, table_off; /* in params */
     vk_mem results;         /* outputs small enough to be copied by the plan itself */
     uint64_t *result_off;   /* [n_vals]; UINT64_MAX: not there */
     vk_dispatch *steps;

@@ -125,7 +125,8 @@ static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
     VkShaderModule module;
     VkResult r = d->CreateShaderModule(d->handle, &code, NULL, &module);
     if (r != VK_SUCCESS) return r;
-    const bool whole = d->phys->full_subgroups && d->sg && p->spec[0] % d->sg == 0;
+    const bool whole = d->phys->full_subgroups && d->phys->subgroup_max && p->spec[0] % d->sg == 0 &&
+                       p->spec[0] / d->sg <= d->phys->max_subgroups;
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO, .requiredSubgroupSize = d->sg};
     const VkComputePipelineCreateInfo info = {

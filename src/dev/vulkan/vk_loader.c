@@ -188,6 +188,7 @@ static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
     if (p13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) {
         p->subgroup_min = p13.minSubgroupSize;
         p->subgroup_max = p13.maxSubgroupSize;
+        p->max_subgroups = p13.maxComputeWorkgroupSubgroups;
     }
     p->max_alloc_bytes = OB_MIN(p11.maxMemoryAllocationSize, p13.maxBufferSize);
 }

@@ -27,6 +27,8 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     const ob_op *op = &p->ops[i];
     switch (op->kind) {
     case OB_OP_EMBED:
+    case OB_OP_ADD_ROW:
+    case OB_OP_POOL:
     case OB_OP_ROWS_OUT:
     case OB_OP_RMS_NORM:
     case OB_OP_LAYER_NORM:
@@ -40,7 +42,6 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_ROPE:
         return p->vals[op->out[0]].rows == OB_ROWS_TOK || refuse(why, cap, "rope over other rows than tokens");
     case OB_OP_ATTENTION:
-        if (op->p.attn.v_dim <= 0) return refuse(why, cap, "attention with values inside keys");
         return vk_attn_fits(d, &op->p.attn) || refuse(why, cap, "heads too wide for this device's shared memory");
     default: return refuse(why, cap, "no kernel for it yet");
     }
@@ -98,27 +99,44 @@ static void rows_of(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int x
 
 static uint32_t bits(float f) { return ob_f32_bits(f); }
 
+/* EMBED, and ADD_ROW, which looks up by position or type. */
 static ob_status add_embed(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_dev_weight *w = p->weights[op->w[0]];
+    const bool add = op->kind == OB_OP_ADD_ROW;
     const vk_pipe *pipe;
     char name[32];
     snprintf(name, sizeof name, "embed_%s", vk_type_name(w->type));
-    OB_TRY(vk_kernel_get(p->dev, name, 1, (uint32_t[]){ROW_WG}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, name, 2, (uint32_t[]){ROW_WG, add}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    rows_of(p, op, s, 0, 2);
-    s->push.a[1] = p->params.addr + p->tok_off;
+    rows_of(p, op, s, add ? 7 : 0, 2);
+    s->push.a[1] = p->params.addr + (!add ? p->tok_off : op->p.add_row.by == OB_ROW_OF_TYPE ? p->type_off : p->pos_off);
     s->push.a[3] = w->w;
     s->push.a[4] = w->s;
     s->push.a[5] = w->h;
     s->push.a[6] = w->z;
     s->push.u[0] = (uint32_t)p->prog.vals[op->out[0]].cols;
     s->push.u[1] = (uint32_t)w->nu;
-    s->push.u[2] = bits(op->p.embed.scale);
+    s->push.u[2] = bits(add ? 1.0f : op->p.embed.scale);
     s->grid[0] = (uint32_t)ob_div_up(w->nu, ROW_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+static ob_status add_pool(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "pool", 2, (uint32_t[]){ROW_WG, op->p.pool.mode}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 2);
+    s->push.a[3] = p->params.addr + p->first_off;
+    s->push.u[0] = (uint32_t)p->prog.vals[op->out[0]].cols;
+    s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[0]].cols, ROW_WG);
+    s->grid[1] = (uint32_t)p->prog.max_seq;
     return OB_OK;
 }
 
@@ -208,7 +226,9 @@ static ob_status add_ops(ob_dev_plan *p, ob_err *err)
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         if (vk_max_rows(p, p->prog.vals[p->prog.ops[i].out[0]].rows) == 0) continue; /* a bucket without outputs */
         switch (p->prog.ops[i].kind) {
-        case OB_OP_EMBED: OB_TRY(add_embed(p, i, err)); break;
+        case OB_OP_EMBED:
+        case OB_OP_ADD_ROW: OB_TRY(add_embed(p, i, err)); break;
+        case OB_OP_POOL: OB_TRY(add_pool(p, i, err)); break;
         case OB_OP_RMS_NORM:
         case OB_OP_LAYER_NORM: OB_TRY(add_norm(p, i, err)); break;
         case OB_OP_LINEAR: OB_TRY(vk_linear_add(p, i, err)); break;
@@ -279,8 +299,9 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
     for (int32_t i = 0; i < g->n_caches; i++) {
         const ob_cache_spec *s = &g->caches[i];
         OB_TRY(check_plane(b, b->cache_k[i], b->k_type, s->n_head_kv, s->k_dim, err));
-        OB_TRY(check_plane(b, b->cache_v[i], b->v_type, s->n_head_kv, s->v_dim, err));
         p->cache_k[i] = &b->cache_k[i]->mem;
+        if (!s->v_dim) continue;
+        OB_TRY(check_plane(b, b->cache_v[i], b->v_type, s->n_head_kv, s->v_dim, err));
         p->cache_v[i] = &b->cache_v[i]->mem;
     }
     return OB_OK;
@@ -300,7 +321,9 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     const uint64_t n_tok = (uint64_t)p->prog.max_tok;
     p->tok_off = ob_align_up(sizeof(vk_params), 64);
     p->pos_off = p->tok_off + n_tok * 4;
-    p->info_off = ob_align_up(p->pos_off + n_tok * 4, 64);
+    p->type_off = p->pos_off + n_tok * 4;
+    p->first_off = p->type_off + n_tok * 4;
+    p->info_off = ob_align_up(p->first_off + ((uint64_t)p->prog.max_seq + 1) * 4, 64);
     p->out_off = p->info_off + n_tok * 16;
     p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
     return vk_mem_new(p->dev, VK_MEM_PARAM, p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,

@@ -24,6 +24,9 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     memcpy(m, &h, sizeof h);
     memcpy(m + p->tok_off, step->tok, (size_t)step->n_tok * 4);
     memcpy(m + p->pos_off, step->pos, (size_t)step->n_tok * 4);
+    if (step->type) memcpy(m + p->type_off, step->type, (size_t)step->n_tok * 4);
+    else memset(m + p->type_off, 0, (size_t)step->n_tok * 4);
+    memcpy(m + p->first_off, step->seq_first, ((size_t)step->n_seq + 1) * 4);
     for (int32_t q = 0; q < step->n_seq; q++) {
         const int32_t first = step->seq_first[q], last = step->seq_first[q + 1], past = step->seq_past[q];
         for (int32_t r = first; r < last; r++) {

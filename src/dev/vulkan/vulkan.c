@@ -169,7 +169,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     OB_GOTO(make_queue(d, err));
     OB_GOTO(vk_stage_init(d, err));
     OB_GOTO(vk_kernels_init(d, err));
-    if (p->subgroup_add && p->full_subgroups && d->sg >= 4 && d->sg <= 64) d->fast |= VK_FAST_SUBGROUP;
+    if (p->subgroup_add && p->full_subgroups && p->subgroup_max && d->sg >= 4 && d->sg <= 64) d->fast |= VK_FAST_SUBGROUP;
     if (!d->exact && p->int_dot) d->fast |= VK_FAST_INT8;
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32) d->fast |= VK_FAST_COOPMAT;
     *out = &d->base;

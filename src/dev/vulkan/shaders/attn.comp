@@ -21,6 +21,7 @@ layout(constant_id = 6) const uint K_TYPE = T_F16;
 layout(constant_id = 7) const uint V_TYPE = T_F16;
 layout(constant_id = 8) const uint SPLIT = 0;
 layout(constant_id = 9) const uint DT = 64; /* threads across the columns of V: a power of two */
+layout(constant_id = 10) const uint V_ROW = 64; /* columns of a row that holds a value: VD, or KD when it is a part of the key */
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -164,7 +165,7 @@ void attend(uint t, uint n, uint kvh, uint h0)
             uint row = s_row[j];
             [[unroll]] for (uint e = 0; e < NE; e++) {
                 uint d = tid % DT + DT * e;
-                float v = d < VD ? load_one(vc, V_TYPE, row, VD, d) : 0.0;
+                float v = d < VD ? load_one(vc, V_TYPE, row, V_ROW, d) : 0.0;
                 [[unroll]] for (uint k = 0; k < NQV; k++)
                     o[k * NE + e] += ss[min(tid / DT + QG * k, QB - 1u) * TILE + j] * v;
             }
