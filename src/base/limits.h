@@ -10,6 +10,7 @@
 #define OB_MAX_STRING_BYTES (1u << 26)    /* one metadata string (chat templates are the largest) */
 #define OB_MAX_KV_STRINGS (1u << 22)      /* in all metadata of a file together */
 #define OB_MAX_DIMS 4
+#define OB_MAX_ST_HEADER_BYTES (32u << 20) /* of a safetensors file */
 #define OB_MAX_SPLITS 1024u
 #define OB_MAX_VOCAB (1u << 22)
 #define OB_MAX_VOCAB_BYTES (1u << 30)      /* all token texts together */

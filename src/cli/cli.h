@@ -31,6 +31,9 @@ OB_MUST_CHECK ob_status ob_cli_read_all(FILE *f, const char *what, ob_buf *b, ob
  * library first. `arg` NULL means the demo model. NOT_FOUND says which names would have worked. */
 OB_MUST_CHECK ob_status ob_cli_find_model(const char *arg, char **path, ob_err *err);
 
+/* What --pooling says. */
+ob_pooling ob_cli_pooling(const ob_args *a);
+
 /* Engine parameters from the options that commands with an engine share; the model's path apart. */
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out);
 

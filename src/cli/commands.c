@@ -21,6 +21,11 @@ static const ob_command k_commands[] = {
      ob_cmd_run},
     {OB_CMD_CHAT, "chat", "", 0, 0, "a conversation on the terminal",
      "Lines are edited and remembered; /help lists the commands; Ctrl-C stops a reply.", ob_cmd_chat},
+    {OB_CMD_EMBED, "embed", "[TEXT…]", 0, -1, "vectors of texts",
+     "Prints the embedding of each TEXT, or of each line of standard input, as a line of numbers of "
+     "length 1 (in the sense of vectors). Takes encoders (BERT, ModernBERT: GGUF, or a folder with "
+     "model.safetensors) and, with their last token's vector, other models too.",
+     ob_cmd_embed},
     {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
      "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
      "--n-gen, --depth (tokens already in the cache) and --batch (sequences run together). Each test "

@@ -1,6 +1,7 @@
 /* From the options of commands that load an engine to its parameters. */
 #include <string.h>
 
+#include "base/math.h"
 #include "cli/cli.h"
 
 static ob_type cache_type(const ob_args *a, ob_opt_id id, ob_type def)
@@ -21,4 +22,17 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->exact = ob_cli_flag(a, OB_OPT_EXACT);
     out->k_type = cache_type(a, OB_OPT_CTK, out->k_type);
     out->v_type = cache_type(a, OB_OPT_CTV, out->v_type);
+}
+
+ob_pooling ob_cli_pooling(const ob_args *a)
+{
+    static const struct {
+        const char *name;
+        ob_pooling pooling;
+    } known[] = {{"none", OB_POOLING_NONE}, {"mean", OB_POOLING_MEAN}, {"cls", OB_POOLING_CLS},
+                 {"last", OB_POOLING_LAST}};
+    const char *s = ob_cli_str(a, OB_OPT_POOLING);
+    for (size_t i = 0; s && i < OB_COUNT(known); i++)
+        if (!strcmp(s, known[i].name)) return known[i].pooling;
+    return OB_POOLING_AUTO;
 }

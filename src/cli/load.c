@@ -61,3 +61,10 @@ ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)
     ob_progress_end(&l->progress);
     return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
 }
+
+ob_status ob_cli_load_encoder(ob_cli_load *l, ob_encoder **out, ob_err *err)
+{
+    ob_status s = ob_encoder_new(&l->params, out, err);
+    ob_progress_end(&l->progress);
+    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+}

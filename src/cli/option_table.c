@@ -6,7 +6,7 @@
 #define EVERYWHERE (~UINT64_C(0))
 /* Commands that load an engine, and those of them that generate text. */
 #define GENERATE (OB_IN(SERVE) | OB_IN(RUN) | OB_IN(CHAT))
-#define ENGINE (GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(LOGITS))
+#define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(LOGITS))
 
 static const ob_option k_options[] = {
     [OB_OPT_MODEL] = {.name = "model", .letter = 'm', .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
@@ -17,7 +17,7 @@ static const ob_option k_options[] = {
         .doc = "where the model runs: auto, or a name that 1bit devices shows"},
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
-        .commands = GENERATE | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
+        .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
         .doc = "most tokens of one sequence; 0: what the model was trained for"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS", .commands = ENGINE,
@@ -35,7 +35,7 @@ static const ob_option k_options[] = {
         .choices = "f32|f16", .def = "f16", .commands = ENGINE,
         .doc = "number format of cached values"},
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(PERPLEXITY) | OB_IN(LOGITS),
+        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
         .doc = "f32 activations and f32 caches: slow, for checking"},
 
     [OB_OPT_HOST] = {.name = "host", .kind = OB_OPT_KIND_STRING, .arg = "ADDRESS",
@@ -123,6 +123,12 @@ static const ob_option k_options[] = {
     [OB_OPT_PROFILE] = {.name = "profile", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
         .doc = "also print the time and rates of each kind of op"},
 
+    [OB_OPT_POOLING] = {.name = "pooling", .kind = OB_OPT_KIND_ENUM,
+        .choices = "auto|none|mean|cls|last", .def = "auto", .commands = OB_IN(EMBED) | OB_IN(SERVE),
+        .doc = "how the vectors of a text's tokens become one; auto: as the model's file says"},
+    [OB_OPT_NO_NORMALIZE] = {.name = "no-normalize", .kind = OB_OPT_KIND_FLAG,
+        .commands = OB_IN(EMBED), .doc = "leave the vectors at the length they have"},
+
     [OB_OPT_STEP] = {.name = "step", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = OB_MAX_CTX, .commands = OB_IN(LOGITS), .doc = "feed the last N ids one by one"},
     [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
@@ -141,6 +147,7 @@ static const ob_option k_options[] = {
 
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |
+                    OB_IN(EMBED) |
                     OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(DOCTOR) | OB_IN(PERPLEXITY),
         .doc = "print JSON"},
     [OB_OPT_CSV] = {.name = "csv", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),

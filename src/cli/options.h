@@ -21,7 +21,7 @@
 
 /* Every command that may carry options; a bit each. A command exists when commands.c lists it. */
 typedef enum ob_cmd_id {
-    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE, OB_CMD_PULL,
+    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE, OB_CMD_PULL,
     OB_CMD_LIST, OB_CMD_RM, OB_CMD_DEVICES, OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS,
     OB_CMD_VERSION, OB_CMD_HELP,
     OB_CMD_COUNT
@@ -44,6 +44,8 @@ typedef enum ob_opt_id {
     /* bench */
     OB_OPT_N_PROMPT, OB_OPT_N_GEN, OB_OPT_DEPTH, OB_OPT_BATCH, OB_OPT_REPETITIONS,
     OB_OPT_PROFILE,
+    /* embeddings */
+    OB_OPT_POOLING, OB_OPT_NO_NORMALIZE,
     /* logits */
     OB_OPT_STEP, OB_OPT_OUTPUT,
     /* tokenize */

@@ -94,19 +94,8 @@ static const struct {
     {"{", 1, "JSON text"},
 };
 
-static bool looks_like_safetensors(const uint8_t *data, size_t len)
-{
-    uint64_t header_len;
-    if (len < 10) return false;
-    memcpy(&header_len, data, sizeof header_len);
-    return header_len >= 2 && header_len <= len - 8 && data[8] == '{';
-}
-
 static ob_status refuse_stranger(const uint8_t *data, size_t len, ob_err *err)
 {
-    if (looks_like_safetensors(data, len))
-        return ob_err_set(err, OB_E_UNSUPPORTED,
-                          "not a GGUF file: it looks like safetensors; convert it to GGUF");
     for (size_t i = 0; i < OB_COUNT(k_strangers); i++)
         if (len >= k_strangers[i].len && memcmp(data, k_strangers[i].magic, k_strangers[i].len) == 0)
             return ob_err_set(err, i == 0 ? OB_E_UNSUPPORTED : OB_E_FORMAT,
@@ -124,10 +113,11 @@ static ob_status load_by_content(ob_file *f, ob_err *err)
 {
     const ob_part *p = &f->parts[0];
     for (size_t i = 0; i < OB_COUNT(k_formats); i++)
-        if (p->len >= k_formats[i].magic_len &&
+        if (p->n_have >= k_formats[i].magic_len &&
             memcmp(p->data, k_formats[i].magic, k_formats[i].magic_len) == 0)
             return k_formats[i].load(f, err);
-    return refuse_stranger(p->data, p->len, err);
+    if (ob_safetensors_is(p)) return ob_safetensors_load(f, err);
+    return refuse_stranger(p->data, p->n_have, err);
 }
 
 /* ---- open, close ---------------------------------------------------------------------------- */
@@ -149,12 +139,32 @@ no_memory:
     return ob_err_set(err, OB_E_NO_MEMORY, "no memory to open a file");
 }
 
+/* A folder stands for the one file of weights in it, as Hugging Face lays models out. */
+static ob_status enter_folder(ob_file *f, ob_err *err)
+{
+    struct stat st;
+    if (stat(f->path, &st) != 0 || !S_ISDIR(st.st_mode)) return OB_OK;
+    static const char name[] = "/model.safetensors";
+    size_t len = strlen(f->path);
+    while (len > 1 && f->path[len - 1] == '/') len--;
+    char *path = ob_malloc(len + sizeof name);
+    if (!path) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to open a file");
+    memcpy(path, f->path, len);
+    memcpy(path + len, name, sizeof name);
+    ob_free(f->path);
+    f->path = path;
+    if (stat(path, &st) != 0)
+        return ob_err_set(err, OB_E_NOT_FOUND, "is a directory without a model.safetensors in it");
+    return OB_OK;
+}
+
 ob_status ob_file_open(const char *path, unsigned flags, ob_file **out, ob_err *err)
 {
     ob_file *f = NULL;
     *out = NULL;
     ob_status s = file_new(path, flags, &f, err);
-    if (s == OB_OK) s = ob_part_map(&f->parts[0], path, err);
+    if (s == OB_OK) s = enter_folder(f, err);
+    if (s == OB_OK) s = ob_part_map(&f->parts[0], f->path, err);
     if (s == OB_OK) s = load_by_content(f, err);
     if (s != OB_OK) {
         ob_file_close(f);
@@ -210,6 +220,7 @@ void ob_file_close(ob_file *f)
     ob_free(f->tensors);
     ob_names_deinit(&f->tensor_index);
     ob_arena_deinit(&f->names);
+    ob_free(f->extra);
     ob_free(f->path);
     ob_free(f);
 }

@@ -1,6 +1,6 @@
 /* fmt/fmt.h: model files behind one tensor directory over mmap.
  *
- * Owns: the bytes of GGUF files (split files included) and of 1BP packages. What is above
+ * Owns: the bytes of GGUF files (split files included), 1BP packages and safetensors. What is above
  * cannot tell the formats apart: it sees metadata pairs and tensors. Must not know architectures,
  * tokenizers or devices. The file is *immutable after load* and may be read by any thread.
  *
@@ -57,6 +57,8 @@ enum {
 };
 
 /* Open by content: the first bytes decide, not the name. For a split GGUF any part may be named.
+ * A folder stands for the model.safetensors in it; a BERT of Hugging Face looks like the GGUF of the same
+ * model (fmt/hf_bert.c), other safetensors have their own names and no pairs.
  * Strings and tensors are borrowed views of the mapping, alive until ob_file_close.
  * `path` is copied. Errors: NOT_FOUND, IO, FORMAT (text says which field at which byte offset),
  * UNSUPPORTED (big-endian file, unknown version), LIMIT, NO_MEMORY. */

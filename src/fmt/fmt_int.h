@@ -8,6 +8,8 @@
 #ifndef OB_FMT_FMT_INT_H
 #define OB_FMT_FMT_INT_H
 
+#include <jansson.h>
+
 #include "base/arena.h"
 #include "base/span.h"
 #include "fmt/fmt.h"
@@ -58,6 +60,8 @@ struct ob_file {
     size_t n_tensors;
     ob_names tensor_index;
     ob_arena names;   /* NUL-terminated tensor names */
+    char *extra;      /* owned: metadata that a reader made up from other files; pairs point into it */
+    size_t extra_len;
 };
 
 /* Map a regular file for reading. Errors: NOT_FOUND, IO, FORMAT (empty file). */
@@ -66,6 +70,15 @@ void ob_part_unmap(ob_part *p);
 
 OB_MUST_CHECK ob_status ob_gguf_load(ob_file *f, ob_err *err);
 OB_MUST_CHECK ob_status ob_onebp_load(ob_file *f, ob_err *err);
+
+bool ob_safetensors_is(const ob_part *p);
+OB_MUST_CHECK ob_status ob_safetensors_load(ob_file *f, ob_err *err);
+/* If the tensors and the files beside `f` are a BERT of Hugging Face: names and metadata as in a GGUF.
+ * Else nothing. */
+OB_MUST_CHECK ob_status ob_hf_bert_adopt(ob_file *f, ob_err *err);
+
+/* JSON text that is an object (json_decref it); `what` names it in errors: FORMAT, LIMIT, NO_MEMORY. */
+OB_MUST_CHECK ob_status ob_fmt_json(const char *text, size_t len, const char *what, json_t **out, ob_err *err);
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
