@@ -32,6 +32,7 @@
 #define OB_MAX_REPLY_BYTES (256u << 20)
 #define OB_MAX_BACKLOG_BYTES (2u << 20)      /* of a stream whose reader is slow */
 #define OB_MAX_PROMPTS 256u                  /* of one completions request */
+#define OB_MAX_EMBED_TEXTS 2048u             /* of one embeddings or rerank request */
 
 /* Templates */
 #define OB_MAX_TEMPLATE_BYTES (1u << 20)

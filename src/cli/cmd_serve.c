@@ -14,6 +14,7 @@ static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
     p->engine.model_path = path;
     p->host = ob_cli_str(a, OB_OPT_HOST);
     p->port = (int)ob_cli_int(a, OB_OPT_PORT);
+    p->pooling = ob_cli_pooling(a);
     p->alias = ob_cli_str(a, OB_OPT_ALIAS);
     p->api_keys = a->values[OB_OPT_API_KEY].list;
     p->n_api_keys = a->values[OB_OPT_API_KEY].n_list;
@@ -24,7 +25,7 @@ static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
 
 int ob_cmd_serve(const ob_args *a)
 {
-    char *path = NULL;
+    char *path = NULL, *embed_path = NULL, *rerank_path = NULL;
     ob_server *server = NULL;
     ob_err err;
     ob_serve_params p;
@@ -37,6 +38,10 @@ int ob_cmd_serve(const ob_args *a)
     if (s != OB_OK) return ob_cli_fail(a, &err);
     if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
     fill_params(a, path, &p);
+    if (ob_cli_str(a, OB_OPT_EMBED)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_EMBED), &embed_path, &err));
+    if (ob_cli_str(a, OB_OPT_RERANK)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_RERANK), &rerank_path, &err));
+    p.embed_path = embed_path;
+    p.rerank_path = rerank_path;
     OB_GOTO(ob_server_new(&p, &server, &err));
     s = ob_server_run(server, &err);
     if (s == OB_E_CANCELLED) _exit(OB_EXIT_OK); /* the loader still runs: nothing may be freed */
@@ -44,5 +49,7 @@ out:;
     int rc = s == OB_OK ? OB_EXIT_OK : ob_cli_fail(a, &err);
     ob_server_free(server);
     ob_free(path);
+    ob_free(embed_path);
+    ob_free(rerank_path);
     return rc;
 }

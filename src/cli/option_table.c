@@ -60,6 +60,13 @@ static const ob_option k_options[] = {
         .commands = OB_IN(SERVE),
         .doc = "write messages and a line for each request as JSON objects"},
 
+    [OB_OPT_EMBED] = {.name = "embed", .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
+        .env = "ONEBIT_EMBED", .commands = OB_IN(SERVE),
+        .doc = "a second model that answers /v1/embeddings (and /v1/rerank without --rerank)"},
+    [OB_OPT_RERANK] = {.name = "rerank", .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
+        .env = "ONEBIT_RERANK", .commands = OB_IN(SERVE),
+        .doc = "a model that answers /v1/rerank"},
+
     [OB_OPT_PROMPT] = {.name = "prompt", .letter = 'p', .kind = OB_OPT_KIND_STRING, .arg = "TEXT",
         .commands = OB_IN(RUN), .doc = "the prompt"},
     [OB_OPT_RAW] = {.name = "raw", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(RUN),

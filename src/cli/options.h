@@ -34,7 +34,7 @@ typedef enum ob_opt_id {
     OB_OPT_CTK, OB_OPT_CTV, OB_OPT_EXACT,
     /* serve */
     OB_OPT_HOST, OB_OPT_PORT, OB_OPT_ALIAS, OB_OPT_API_KEY, OB_OPT_CORS, OB_OPT_TIMEOUT,
-    OB_OPT_LOG_JSON,
+    OB_OPT_LOG_JSON, OB_OPT_EMBED, OB_OPT_RERANK,
     /* text in */
     OB_OPT_PROMPT, OB_OPT_RAW, OB_OPT_SYSTEM, OB_OPT_FILE, OB_OPT_IDS_FILE,
     /* generation */

@@ -9,11 +9,6 @@
 #include "base/math.h"
 #include "engine/ctx_int.h"
 
-void ob_engine_defaults(ob_engine_params *p)
-{
-    *p = (ob_engine_params){.k_type = OB_F16, .v_type = OB_F16};
-}
-
 /* ------------------------------------------------------------------ weights */
 
 static void report(const ob_engine_params *p, double fraction)

@@ -116,6 +116,13 @@ ob_status ob_encoder_submit(ob_encoder *e, const ob_encode_text *texts, int32_t 
 
 void ob_encode_job_cancel(ob_encode_job *j) { atomic_store(&j->cancelled, true); }
 
+void ob_encoder_cancel_all(ob_encoder *e)
+{
+    pthread_mutex_lock(&e->lock);
+    for (ob_encode_job *j = e->queue; j; j = j->next) ob_encode_job_cancel(j);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void ob_encode_job_free(ob_encode_job *j)
 {
     if (!j) return;
@@ -251,6 +258,24 @@ ob_status ob_encoder_run(ob_encoder *e, const ob_encode_text *texts, int32_t n, 
 }
 
 /* ------------------------------------------------------------------ life */
+
+ob_status ob_encoder_peek(const char *path, ob_engine_info *out, ob_err *err)
+{
+    ob_file *f;
+    ob_model *m = NULL;
+    *out = (ob_engine_info){0};
+    OB_TRY(ob_file_open(path, OB_OPEN_NO_DATA, &f, err));
+    const ob_status s = ob_model_new(f, &(ob_model_options){0}, &m, err);
+    if (s == OB_OK) {
+        const ob_hparams *h = ob_model_hparams(m);
+        out->causal = h->causal;
+        out->output = h->output;
+        out->n_class = h->n_class;
+    }
+    ob_model_free(m);
+    ob_file_close(f);
+    return s;
+}
 
 ob_status ob_encoder_new(const ob_engine_params *p, ob_encoder **out, ob_err *err)
 {

@@ -23,6 +23,10 @@ typedef struct ob_encode_text {
     int32_t n_marks;
 } ob_encode_text;
 
+/* What a model file would give (its header is read): OB_OUTPUT_LOGITS for one that generates. Also fills
+ * causal and n_class of *out, nothing else. */
+OB_MUST_CHECK ob_status ob_encoder_peek(const char *path, ob_engine_info *out, ob_err *err);
+
 /* Loads (blocking) and starts the thread. p->embed asks for vectors even where the file has a head; models
  * that generate can only be loaded with it (OB_E_UNSUPPORTED otherwise). */
 OB_MUST_CHECK ob_status ob_encoder_new(const ob_engine_params *p, ob_encoder **out, ob_err *err);
@@ -46,6 +50,8 @@ OB_MUST_CHECK ob_status ob_encoder_submit(ob_encoder *e, const ob_encode_text *t
                                           void *arg, ob_encode_job **out, ob_err *err);
 /* on_done comes within one step. Idempotent. */
 void ob_encode_job_cancel(ob_encode_job *j);
+/* The same for every job there is. */
+void ob_encoder_cancel_all(ob_encoder *e);
 /* After on_done (also from within it). */
 void ob_encode_job_free(ob_encode_job *j);
 

@@ -18,30 +18,31 @@ static void add_str(ob_buf *out, const char *name, const char *value)
 void ob_route_health(ob_conn *c)
 {
     const ob_server *s = ob_conn_server(c);
-    const char *status = s->stopping ? "stopping" : s->engine ? "ok" : "loading";
+    const char *status = s->stopping ? "stopping" : s->ready ? "ok" : "loading";
     ob_buf out;
     ob_buf_init(&out, 4096);
     ob_buf_addf(&out, "{\"status\":\"%s\"", status);
-    if (s->engine && (s->info.device.caps & OB_DEV_SOFT)) { /* an emulation says so everywhere */
+    if (s->ready && (s->info.device.caps & OB_DEV_SOFT)) { /* an emulation says so everywhere */
         ob_buf_addc(&out, ',');
         add_str(&out, "device", s->info.device.kind);
         ob_buf_adds(&out, ",\"soft\":true");
     }
     ob_buf_addc(&out, '}');
-    ob_conn_reply(c, s->engine && !s->stopping ? 200 : 503, "application/json; charset=utf-8", NULL,
+    ob_conn_reply(c, s->ready && !s->stopping ? 200 : 503, "application/json; charset=utf-8", NULL,
                   ob_buf_str(&out), out.len);
     ob_buf_deinit(&out);
 }
 
 /* --- models ---------------------------------------------------------------------------------- */
 
-static void add_model(const ob_server *s, ob_buf *out)
+static void add_model(const ob_server *s, const char *id, const char *role, const ob_engine_info *i, ob_buf *out)
 {
-    const ob_engine_info *i = &s->info;
     ob_buf_addc(out, '{');
-    add_str(out, "id", s->model_id);
+    add_str(out, "id", id);
     ob_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"1bit\",",
                 (long long)s->created);
+    add_str(out, "role", role);
+    ob_buf_addc(out, ',');
     add_str(out, "device", i->device.kind);
     ob_buf_adds(out, ",\"meta\":{");
     add_str(out, "name", i->name);
@@ -56,12 +57,29 @@ static void add_model(const ob_server *s, ob_buf *out)
                 i->n_ctx, i->n_ctx_train, i->n_embd, i->n_layer);
 }
 
+/* All models, or the one of this id; the number written. */
+static int add_models(const ob_server *s, const char *id, ob_buf *out)
+{
+    int n = 0;
+    if (s->engine && (!id || strcmp(id, s->model_id) == 0)) {
+        add_model(s, s->model_id, "generate", &s->info, out);
+        n++;
+    }
+    for (int i = 0; i < s->n_served; i++) {
+        const ob_served *m = &s->served[i];
+        if (id && (n || strcmp(id, m->id) != 0)) continue;
+        if (n++) ob_buf_addc(out, ',');
+        add_model(s, m->id, m->role, &m->info, out);
+    }
+    return n;
+}
+
 void ob_route_models(ob_conn *c)
 {
     ob_buf out;
     ob_buf_init(&out, 16384);
     ob_buf_adds(&out, "{\"object\":\"list\",\"data\":[");
-    add_model(ob_conn_server(c), &out);
+    add_models(ob_conn_server(c), NULL, &out);
     ob_buf_adds(&out, "]}");
     ob_conn_reply_json(c, &out);
     ob_buf_deinit(&out);
@@ -71,18 +89,16 @@ void ob_route_model(ob_conn *c)
 {
     const ob_server *s = ob_conn_server(c);
     char name[512];
-    if (!ob_http_percent_decode(ob_conn_path_rest(c), name, sizeof name) ||
-        strcmp(name, s->model_id) != 0) {
+    ob_buf out;
+    ob_buf_init(&out, 16384);
+    if (ob_http_percent_decode(ob_conn_path_rest(c), name, sizeof name) && add_models(s, name, &out)) {
+        ob_conn_reply_json(c, &out);
+    } else {
         ob_err err;
         ob_err_set(&err, OB_E_NOT_FOUND, "that model does not exist here; this server has '%.80s'",
                    s->model_id);
         ob_conn_reply_err(c, &err, "model");
-        return;
     }
-    ob_buf out;
-    ob_buf_init(&out, 16384);
-    add_model(s, &out);
-    ob_conn_reply_json(c, &out);
     ob_buf_deinit(&out);
 }
 
@@ -93,31 +109,6 @@ static ob_status parse_body(ob_job *job)
     OB_TRY(ob_json_parse(ob_buf_str(&job->body), job->body.len, &job->json, &job->err));
     ob_buf_deinit(&job->body);
     return ob_params_check_model(job);
-}
-
-/* Fields of these routes; each list ends with NULL. */
-static ob_status only_fields(ob_job *job, const char *const *names)
-{
-    const char *key;
-    json_t *v;
-    json_object_foreach(job->json, key, v)
-    {
-        size_t i = 0;
-        while (names[i] && strcmp(names[i], key) != 0) i++;
-        if (!names[i])
-            return ob_job_fail(job, key, OB_E_INVALID, "the field '%.60s' is not known here", key);
-    }
-    return OB_OK;
-}
-
-static ob_status read_bool(ob_job *job, const char *name, bool *to)
-{
-    const json_t *v = json_object_get(job->json, name);
-    if (!v || json_is_null(v)) return OB_OK;
-    if (!json_is_boolean(v))
-        return ob_job_fail(job, name, OB_E_INVALID, "'%s' must be a boolean", name);
-    *to = json_is_true(v);
-    return OB_OK;
 }
 
 static void add_piece(const ob_tok *tok, int32_t id, ob_buf *out)
@@ -141,14 +132,14 @@ static ob_status run_tokenize(ob_job *job)
                                         "with_pieces", NULL};
     bool add_special = false, parse_special = true, with_pieces = false;
     OB_TRY(parse_body(job));
-    OB_TRY(only_fields(job, known));
-    OB_TRY(read_bool(job, "add_special", &add_special));
-    OB_TRY(read_bool(job, "parse_special", &parse_special));
-    OB_TRY(read_bool(job, "with_pieces", &with_pieces));
+    OB_TRY(ob_params_only(job, known));
+    OB_TRY(ob_params_read_bool(job, "add_special", &add_special));
+    OB_TRY(ob_params_read_bool(job, "parse_special", &parse_special));
+    OB_TRY(ob_params_read_bool(job, "with_pieces", &with_pieces));
     const json_t *content = json_object_get(job->json, "content");
     if (!json_is_string(content))
         return ob_job_fail(job, "content", OB_E_INVALID, "'content' must be a string");
-    const ob_tok *tok = ob_engine_tok(job->srv->engine);
+    const ob_tok *tok = job->srv->tok;
     int32_t *ids;
     size_t n;
     unsigned flags = (add_special ? OB_TOK_BOS : 0u) | (parse_special ? OB_TOK_SPECIAL : 0u);
@@ -169,16 +160,16 @@ static ob_status run_detokenize(ob_job *job)
 {
     static const char *const known[] = {"model", "tokens", NULL};
     OB_TRY(parse_body(job));
-    OB_TRY(only_fields(job, known));
+    OB_TRY(ob_params_only(job, known));
     const json_t *tokens = json_object_get(job->json, "tokens");
     if (!json_is_array(tokens))
         return ob_job_fail(job, "tokens", OB_E_INVALID, "'tokens' must be a list of token ids");
     int32_t *ids;
     size_t n;
-    OB_TRY(ob_params_read_ids(job, "tokens", tokens, &ids, &n));
+    OB_TRY(ob_params_read_ids(job, "tokens", tokens, job->srv->info.n_vocab, &ids, &n));
     ob_buf text;
     ob_buf_init(&text, OB_MAX_REPLY_BYTES);
-    ob_status s = ob_tok_decode(ob_engine_tok(job->srv->engine), ids, n, true, &text, &job->err);
+    ob_status s = ob_tok_decode(job->srv->tok, ids, n, true, &text, &job->err);
     if (s == OB_OK) {
         ob_buf_adds(&job->reply, "{\"content\":");
         ob_buf_add_json(&job->reply, ob_buf_str(&text), text.len);
@@ -280,7 +271,7 @@ void ob_route_slots(ob_conn *c)
 {
     ob_server *s = ob_conn_server(c);
     ob_slot_info slots[OB_MAX_SEQS];
-    int n = ob_engine_get_slots(s->engine, slots, OB_MAX_SEQS);
+    int n = s->engine ? ob_engine_get_slots(s->engine, slots, OB_MAX_SEQS) : 0;
     ob_buf out;
     ob_buf_init(&out, 1u << 20);
     ob_buf_addc(&out, '[');

@@ -18,11 +18,11 @@ static ob_status read_text_prompt(ob_gen *g, ob_prompt *p, const json_t *v)
 static ob_status read_ids_prompt(ob_gen *g, ob_prompt *p, const json_t *v)
 {
     ob_job *job = &g->job;
-    OB_TRY(ob_params_read_ids(job, "prompt", v, &p->ids, &p->n_ids));
+    OB_TRY(ob_params_read_ids(job, "prompt", v, job->srv->info.n_vocab, &p->ids, &p->n_ids));
     if (!g->params.echo) return OB_OK;
     ob_buf text;
     ob_buf_init(&text, OB_MAX_RENDER_BYTES);
-    ob_status s = ob_tok_decode(ob_engine_tok(job->srv->engine), p->ids, p->n_ids, true, &text,
+    ob_status s = ob_tok_decode(job->srv->tok, p->ids, p->n_ids, true, &text,
                                 &job->err);
     p->text = s == OB_OK ? ob_arena_strndup(&job->arena, ob_buf_str(&text), text.len) : NULL;
     p->text_len = text.len;
@@ -84,7 +84,7 @@ enum { TOKENS, TOKEN_LPS, TOP_LPS, OFFSETS }; /* the four lists of OpenAI's obje
 static void add_key(ob_gen *g, int32_t id, ob_buf *out)
 {
     size_t len;
-    const char *s = ob_tok_piece(ob_engine_tok(g->job.srv->engine), id, &len);
+    const char *s = ob_tok_piece(g->job.srv->tok, id, &len);
     if (ob_utf8_is_valid(s, len)) {
         ob_buf_add_json(out, s, len);
         return;

@@ -76,14 +76,14 @@ void ob_gen_add_logprob(float lp, ob_buf *out)
 void ob_gen_add_token_text(ob_gen *g, int32_t id, ob_buf *out)
 {
     size_t len;
-    const char *s = ob_tok_piece(ob_engine_tok(g->job.srv->engine), id, &len);
+    const char *s = ob_tok_piece(g->job.srv->tok, id, &len);
     ob_buf_add_json(out, s, len);
 }
 
 void ob_gen_add_token_bytes(ob_gen *g, int32_t id, ob_buf *out)
 {
     size_t len;
-    const char *s = ob_tok_piece(ob_engine_tok(g->job.srv->engine), id, &len);
+    const char *s = ob_tok_piece(g->job.srv->tok, id, &len);
     ob_buf_addc(out, '[');
     for (size_t i = 0; i < len; i++) ob_buf_addf(out, i ? ",%u" : "%u", (unsigned char)s[i]);
     ob_buf_addc(out, ']');
@@ -423,6 +423,12 @@ static void gen_prepared(ob_job *job)
 
 void ob_gen_start(ob_conn *c, const ob_gen_api *api, ob_status (*prepare)(ob_job *job))
 {
+    if (!ob_conn_server(c)->engine) {
+        ob_err err;
+        ob_err_set(&err, OB_E_UNSUPPORTED, "this model is an encoder: it cannot generate");
+        ob_conn_reply_err(c, &err, "model");
+        return;
+    }
     ob_gen *g = (ob_gen *)ob_job_new(c, sizeof *g);
     if (!g) return;
     g->api = api;
@@ -475,7 +481,7 @@ static ob_status check_prompt(ob_gen *g, const ob_prompt *p, const char *param)
 ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *param, const char *text, size_t len,
                           unsigned flags)
 {
-    const ob_tok *tok = ob_engine_tok(g->job.srv->engine);
+    const ob_tok *tok = g->job.srv->tok;
     OB_TRY(ob_tok_encode(tok, text, len, flags, &p->ids, &p->n_ids, &g->job.err));
     p->ids_taken = true;
     return check_prompt(g, p, param);
@@ -485,9 +491,6 @@ ob_status ob_gen_make_choices(ob_gen *g, const char *param)
 {
     ob_job *job = &g->job;
     const ob_server *s = job->srv;
-    if (!s->info.causal)
-        return ob_job_fail(job, NULL, OB_E_UNSUPPORTED,
-                           "this model is an encoder: it cannot generate");
     OB_TRY(ob_sampler_check(&g->params.sampler, s->info.n_vocab, &job->err));
     for (size_t i = 0; i < g->n_prompts; i++) OB_TRY(check_prompt(g, &g->prompts[i], param));
     size_t n = g->n_prompts * (size_t)g->params.n;

@@ -63,6 +63,12 @@ static const ob_route k_routes[] = {
     {"/v1/models/", OB_HTTP_GET, OB_ROUTE_PREFIX, ob_route_model},
     {"/health", OB_HTTP_GET, OB_ROUTE_OPEN | OB_ROUTE_NO_MODEL, ob_route_health},
     {"/v1/health", OB_HTTP_GET, OB_ROUTE_OPEN | OB_ROUTE_NO_MODEL, ob_route_health},
+    {"/v1/embeddings", OB_HTTP_POST, 0, ob_route_embeddings},
+    {"/embeddings", OB_HTTP_POST, 0, ob_route_embeddings},
+    {"/v1/rerank", OB_HTTP_POST, 0, ob_route_rerank},
+    {"/v1/reranking", OB_HTTP_POST, 0, ob_route_rerank},
+    {"/rerank", OB_HTTP_POST, 0, ob_route_rerank},
+    {"/reranking", OB_HTTP_POST, 0, ob_route_rerank},
     {"/tokenize", OB_HTTP_POST, 0, ob_route_tokenize},
     {"/detokenize", OB_HTTP_POST, 0, ob_route_detokenize},
     {"/apply-template", OB_HTTP_POST, 0, ob_route_apply_template},
@@ -404,7 +410,7 @@ static bool admit(ob_conn *c)
                       "the API key is missing or wrong (Authorization: Bearer KEY)");
         return false;
     }
-    if (!s->engine && !(r->flags & OB_ROUTE_NO_MODEL)) {
+    if (!s->ready && !(r->flags & OB_ROUTE_NO_MODEL)) {
         reply_refusal(c, 503, "Retry-After: 1\r\n", "server_error", "model_loading",
                       "the model is loading; ask again in a moment");
         return false;

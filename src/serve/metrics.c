@@ -121,10 +121,10 @@ void ob_route_metrics(ob_conn *c)
     ob_buf_adds(&out, "onebit_build_info{version=\"" OB_VERSION "\",model=\"");
     add_label(&out, s->model_id);
     ob_buf_adds(&out, "\",device=\"");
-    add_label(&out, s->engine ? s->info.device.kind : ""); /* the loader still writes it before */
+    add_label(&out, s->ready ? s->info.device.kind : ""); /* the loader still writes it before */
     ob_buf_adds(&out, "\"} 1\n");
     add_head(&out, "ready", "gauge", "1 once the model has been loaded.");
-    ob_buf_addf(&out, "onebit_ready %d\n", s->engine ? 1 : 0);
+    ob_buf_addf(&out, "onebit_ready %d\n", s->ready ? 1 : 0);
     add_head(&out, "uptime_seconds", "gauge", "Time since the server started.");
     ob_buf_addf(&out, "onebit_uptime_seconds %lld\n", (long long)(ob_unix_seconds() - s->created));
     add_engine(s, &out);

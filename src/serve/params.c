@@ -481,18 +481,47 @@ ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p)
 
 ob_status ob_params_check_model(ob_job *job)
 {
+    return ob_params_check_model_is(job, job->srv->model_id, "");
+}
+
+ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *what)
+{
     const json_t *v = json_object_get(job->json, "model");
     if (!v || json_is_null(v)) return OB_OK;
     if (!json_is_string(v)) return wrong_type(job, "model", "a string");
     const char *name = json_string_value(v);
-    if (!*name || strcmp(name, job->srv->model_id) == 0) return OB_OK;
+    if (!*name || strcmp(name, id) == 0) return OB_OK;
     return ob_job_fail(job, "model", OB_E_NOT_FOUND,
-                       "the model '%.80s' does not exist here; this server has '%.80s'", name,
-                       job->srv->model_id);
+                       "the model '%.80s' does not exist here%s; this server has '%.80s'", name,
+                       what, id);
 }
 
-ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array, int32_t **ids,
-                             size_t *n)
+ob_status ob_params_only(ob_job *job, const char *const *names)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach(job->json, key, v)
+    {
+        size_t i = 0;
+        while (names[i] && strcmp(names[i], key) != 0) i++;
+        if (!names[i])
+            return ob_job_fail(job, key, OB_E_INVALID, "the field '%.60s' is not known here", key);
+    }
+    return OB_OK;
+}
+
+ob_status ob_params_read_bool(ob_job *job, const char *name, bool *to)
+{
+    const json_t *v = json_object_get(job->json, name);
+    if (!v || json_is_null(v)) return OB_OK;
+    if (!json_is_boolean(v))
+        return ob_job_fail(job, name, OB_E_INVALID, "'%s' must be a boolean", name);
+    *to = json_is_true(v);
+    return OB_OK;
+}
+
+ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array, int32_t n_vocab,
+                             int32_t **ids, size_t *n)
 {
     *n = json_array_size(array);
     *ids = ob_arena_array(&job->arena, *n ? *n : 1, sizeof **ids);
@@ -505,10 +534,10 @@ ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array
         if (!json_is_integer(v))
             return ob_job_fail(job, param, OB_E_INVALID, "'%s' must hold token ids (integers)",
                                param);
-        if (id < 0 || id >= job->srv->info.n_vocab)
+        if (id < 0 || id >= n_vocab)
             return ob_job_fail(job, param, OB_E_INVALID,
                                "'%s' holds token %lld; this model has tokens 0 to %d", param,
-                               (long long)id, job->srv->info.n_vocab - 1);
+                               (long long)id, n_vocab - 1);
         (*ids)[i] = (int32_t)id;
     }
     return OB_OK;

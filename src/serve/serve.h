@@ -1,4 +1,4 @@
-/* serve/serve.h: the HTTP server in front of one loaded model.
+/* serve/serve.h: the HTTP server in front of a loaded model, and of one for vectors beside it.
  *
  * Owns: connections, limits, keys, the APIs' shapes (OpenAI's and a few of llama-server's), SSE,
  * metrics, the chat page. Must not know tensors, devices' insides or command lines.
@@ -21,6 +21,9 @@ typedef struct ob_server ob_server;
 /* Strings are borrowed until ob_server_free. */
 typedef struct ob_serve_params {
     ob_engine_params engine;  /* model_path must be set */
+    const char *embed_path;   /* model for /v1/embeddings beside the main one; NULL: none */
+    const char *rerank_path;  /* the same for /v1/rerank */
+    ob_pooling pooling;       /* of embeddings; AUTO: as the model's file says */
     const char *host;         /* "127.0.0.1" */
     int port;                 /* 8000; 0: any free one (see ob_server_port) */
     const char *alias;        /* id of the model in the API; NULL: the file's stem */

@@ -24,6 +24,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/limits.h"
+#include "engine/encoder.h"
 #include "serve/serve.h"
 #include "tmpl/reasoning.h"
 #include "tmpl/tmpl.h"
@@ -239,9 +240,15 @@ void ob_gen_params_defaults(ob_gen_params *p);
 OB_MUST_CHECK ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p);
 /* `model` absent, or this server's; else OB_E_NOT_FOUND, model_not_found. */
 OB_MUST_CHECK ob_status ob_params_check_model(ob_job *job);
-/* An array of token ids of the vocabulary -> arena. */
+/* The same for another model: `what` it is for shows in the text. */
+OB_MUST_CHECK ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *what);
+/* Only these fields (the list ends with NULL); refuses others by name. */
+OB_MUST_CHECK ob_status ob_params_only(ob_job *job, const char *const *names);
+/* A boolean; *to stays when the field is absent or null. */
+OB_MUST_CHECK ob_status ob_params_read_bool(ob_job *job, const char *name, bool *to);
+/* An array of token ids of a vocabulary of n_vocab -> arena. */
 OB_MUST_CHECK ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array,
-                                           int32_t **ids, size_t *n);
+                                           int32_t n_vocab, int32_t **ids, size_t *n);
 
 /* --- gen.c: a generation --------------------------------------------------------------------- */
 
@@ -350,6 +357,8 @@ void ob_route_completions(ob_conn *c);
 void ob_route_models(ob_conn *c);
 void ob_route_model(ob_conn *c);
 void ob_route_health(ob_conn *c);
+void ob_route_embeddings(ob_conn *c);
+void ob_route_rerank(ob_conn *c);
 void ob_route_tokenize(ob_conn *c);
 void ob_route_detokenize(ob_conn *c);
 void ob_route_apply_template(ob_conn *c);
@@ -383,6 +392,14 @@ typedef struct ob_listeners {
     struct event *resume; /* ends a pause after an accept that failed */
 } ob_listeners;
 
+/* A model that gives vectors or scores; immutable once ready. */
+typedef struct ob_served {
+    char *id;
+    const char *role; /* "embed" or "rerank" */
+    ob_encoder *encoder;
+    ob_engine_info info;
+} ob_served;
+
 struct ob_server { /* io thread, but for what is said otherwise */
     ob_serve_params params;
     char *model_id;             /* immutable */
@@ -400,7 +417,12 @@ struct ob_server { /* io thread, but for what is said otherwise */
     ob_post loaded_post;
     ob_err load_err;            /* these two: written by the loader before its post */
     ob_engine *loaded_engine;
-    ob_engine *engine;          /* NULL until the loader's post */
+    bool ready;                 /* from the loader's post on */
+    ob_engine *engine;          /* NULL until then, and when the main model is an encoder */
+    const ob_tok *tok;          /* of the main model; immutable once ready */
+    ob_served served[3];        /* [n_served]: the main model if it is an encoder, then those beside it */
+    int n_served;
+    const ob_served *embed, *rerank; /* which of them answers; NULL: none */
     ob_engine_info info;        /* immutable once ready */
     ob_tmpl *tmpl;              /* immutable once ready */
     const ob_reasoning_tags *tags; /* immutable once ready */

@@ -27,6 +27,24 @@ void ob_serve_defaults(ob_serve_params *p)
     p->stop_grace_s = 4;
 }
 
+/* "/models/Foo-Q4_1-00001-of-00003.gguf" -> "Foo-Q4_1" */
+static char *stem_of(const char *path)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--; /* a folder */
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    const char *base = path + begin;
+    size_t n = end - begin;
+    size_t dot = n;
+    while (dot > 0 && base[dot - 1] != '.') dot--;
+    /* "v1.5" has no extension */
+    if (dot > 1 && dot < n && !(base[dot] >= '0' && base[dot] <= '9')) n = dot - 1;
+    int a, b, used = 0;
+    if (n > 15 && sscanf(base + n - 15, "-%5d-of-%5d%n", &a, &b, &used) == 2 && used == 15) n -= 15;
+    return ob_strndup(base, n);
+}
+
 /* --- loading --------------------------------------------------------------------------------- */
 
 /* The text of a token, or NULL when the vocabulary has none such. */
@@ -66,20 +84,72 @@ static void make_fingerprint(ob_server *s)
              d[3], d[4]);
 }
 
+/* Load a model for vectors or, where it has a head with one score, for pairs of texts. */
+static ob_status load_encoder(ob_server *s, const char *path, const char *id, bool may_score,
+                              int32_t n_ctx, ob_err *err)
+{
+    ob_served *m = &s->served[s->n_served];
+    ob_engine_params p = s->params.engine;
+    ob_engine_info peek;
+    OB_TRY(ob_encoder_peek(path, &peek, err));
+    const bool scores = may_score && peek.output == OB_OUTPUT_CLASSES && peek.n_class == 1;
+    p.model_path = path;
+    p.embed = !scores;
+    p.pooling = s->params.pooling;
+    p.n_ctx = n_ctx;
+    p.n_seq = 0;
+    m->role = scores ? "rerank" : "embed";
+    m->id = id ? ob_strdup(id) : stem_of(path);
+    if (!m->id) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
+    s->n_served++;
+    OB_TRY(ob_encoder_new(&p, &m->encoder, err));
+    ob_encoder_describe(m->encoder, &m->info);
+    if (!s->embed && !scores) s->embed = m;
+    if (!s->rerank && (scores || !s->params.rerank_path)) s->rerank = m;
+    return OB_OK;
+}
+
+static ob_status load_main(ob_server *s, ob_err *err)
+{
+    const ob_engine_params *p = &s->params.engine;
+    ob_engine_info peek;
+    /* A file that cannot be looked at gets its error from the engine. */
+    if (ob_encoder_peek(p->model_path, &peek, NULL) == OB_OK && !peek.causal) {
+        OB_TRY(load_encoder(s, p->model_path, s->model_id, true, p->n_ctx, err));
+        s->info = s->served[0].info;
+        s->tok = ob_encoder_tok(s->served[0].encoder);
+        return OB_OK;
+    }
+    OB_TRY(ob_engine_new(p, &s->loaded_engine, err));
+    ob_engine_describe(s->loaded_engine, &s->info);
+    s->tok = ob_engine_tok(s->loaded_engine);
+    load_template(s, s->loaded_engine);
+    return OB_OK;
+}
+
+static ob_status load_all(ob_server *s, ob_err *err)
+{
+    const ob_serve_params *p = &s->params;
+    OB_TRY(load_main(s, err));
+    if (p->embed_path) {
+        s->embed = NULL; /* what was asked for by name comes first */
+        OB_TRY(load_encoder(s, p->embed_path, NULL, false, 0, err));
+    }
+    if (p->rerank_path) {
+        OB_TRY(load_encoder(s, p->rerank_path, NULL, true, 0, err));
+        s->rerank = &s->served[s->n_served - 1];
+        s->served[s->n_served - 1].role = "rerank";
+    }
+    s->bos_text = token_text(s->tok, ob_tok_bos(s->tok));
+    s->eos_text = token_text(s->tok, ob_tok_eos(s->tok));
+    make_fingerprint(s);
+    return OB_OK;
+}
+
 static void *loader_main(void *arg)
 {
     ob_server *s = arg;
-    ob_engine *e = NULL;
-    if (ob_engine_new(&s->params.engine, &e, &s->load_err) == OB_OK) {
-        s->load_err.code = OB_OK;
-        ob_engine_describe(e, &s->info);
-        const ob_tok *tok = ob_engine_tok(e);
-        s->bos_text = token_text(tok, ob_tok_bos(tok));
-        s->eos_text = token_text(tok, ob_tok_eos(tok));
-        load_template(s, e);
-        make_fingerprint(s);
-        s->loaded_engine = e;
-    }
+    s->load_err.code = load_all(s, &s->load_err);
     ob_mbox_post(&s->mbox, &s->loaded_post);
     return NULL;
 }
@@ -99,6 +169,7 @@ static void on_loaded(ob_post *p)
         return;
     }
     s->engine = s->loaded_engine;
+    s->ready = true;
     const ob_engine_info *i = &s->info;
     ob_log_info("ready: %s (%s, %.1fM parameters) on %s%s, context %d x %d, loaded in %.1f s",
                 s->model_id, i->quant, (double)i->n_params * 1e-6, i->device.name,
@@ -107,6 +178,12 @@ static void on_loaded(ob_post *p)
 }
 
 /* --- stopping -------------------------------------------------------------------------------- */
+
+static void cancel_all(ob_server *s)
+{
+    ob_gen_cancel_all(s);
+    for (int i = 0; s->ready && i < s->n_served; i++) ob_encoder_cancel_all(s->served[i].encoder);
+}
 
 static bool all_sent(const ob_server *s) { return s->n_jobs == 0 && !ob_http_any_backlog(s); }
 
@@ -121,7 +198,7 @@ static void on_stop_tick(evutil_socket_t fd, short what, void *arg)
     if (hurry && !s->cancelling) {
         s->cancelling = true;
         s->t_cancel_ms = ob_now_ms();
-        ob_gen_cancel_all(s);
+        cancel_all(s);
     }
     bool given_up = s->cancelling && ob_now_ms() - s->t_cancel_ms > 500;
     if (all_sent(s) || given_up) event_base_loopbreak(s->base);
@@ -160,19 +237,6 @@ void ob_server_stop(ob_server *s)
 }
 
 /* --- making ---------------------------------------------------------------------------------- */
-
-/* "/models/Foo-Q4_1-00001-of-00003.gguf" -> "Foo-Q4_1" */
-static char *stem_of(const char *path)
-{
-    const char *base = strrchr(path, '/');
-    base = base ? base + 1 : path;
-    size_t n = strlen(base);
-    const char *dot = strrchr(base, '.');
-    if (dot && dot > base) n = (size_t)(dot - base);
-    int a, b, used = 0;
-    if (n > 15 && sscanf(base + n - 15, "-%5d-of-%5d%n", &a, &b, &used) == 2 && used == 15) n -= 15;
-    return ob_strndup(base, n);
-}
 
 static ob_status check_params(const ob_serve_params *p, ob_err *err)
 {
@@ -234,7 +298,7 @@ int ob_server_port(const ob_server *s) { return s->port; }
 static void wind_up(ob_server *s)
 {
     s->stopping = s->cancelling = true;
-    ob_gen_cancel_all(s);
+    cancel_all(s);
     ob_workers_stop(&s->workers);
     int64_t until = ob_now_ns() + 5000000000;
     do {
@@ -288,6 +352,10 @@ void ob_server_free(ob_server *s)
     ob_http_stop_listening(s);
     ob_http_close_all(s);
     ob_engine_free(s->loaded_engine);
+    for (int i = 0; i < s->n_served; i++) {
+        ob_encoder_free(s->served[i].encoder);
+        ob_free(s->served[i].id);
+    }
     ob_tmpl_free(s->tmpl);
     for (int i = 0; i < 2; i++)
         if (s->sig[i]) event_free(s->sig[i]);

@@ -1,0 +1,6 @@
+#include "engine/engine.h"
+
+void ob_engine_defaults(ob_engine_params *p)
+{
+    *p = (ob_engine_params){.k_type = OB_F16, .v_type = OB_F16};
+}
