@@ -111,11 +111,16 @@ static ob_status refuse_stranger(const uint8_t *data, size_t len, ob_err *err)
 
 static ob_status load_by_content(ob_file *f, ob_err *err)
 {
-    const ob_part *p = &f->parts[0];
+    enum { TELLING_BYTES = 10 }; /* enough to know any format */
+    ob_part *p = &f->parts[0];
     for (size_t i = 0; i < OB_COUNT(k_formats); i++)
         if (p->n_have >= k_formats[i].magic_len &&
             memcmp(p->data, k_formats[i].magic, k_formats[i].magic_len) == 0)
             return k_formats[i].load(f, err);
+    if (p->n_have < TELLING_BYTES && p->n_have < p->len) {
+        p->need_more = true;
+        return ob_err_set(err, OB_E_FORMAT, "%zu bytes do not tell what kind of file it is", p->n_have);
+    }
     if (ob_safetensors_is(p)) return ob_safetensors_load(f, err);
     return refuse_stranger(p->data, p->n_have, err);
 }
