@@ -41,6 +41,9 @@
 #define OB_MAX_PROBE_BYTES (1u << 20)  /* at load a template is tried on a few tiny conversations */
 #define OB_MAX_PROBE_STEPS 200000u
 
+/* Reference arrays (.npz): the file, and each array unpacked */
+#define OB_MAX_NPZ_BYTES (1 << 30)
+
 /* Engine */
 #define OB_MAX_SEQS 256
 #define OB_MAX_CTX (1 << 22)

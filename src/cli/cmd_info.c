@@ -1,6 +1,23 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
+#include "base/math.h"
 #include "fmt/fmt.h"
+#include "graph/model.h"
+
+static int architectures(const ob_args *a)
+{
+    const char *names[64];
+    const int n = OB_MIN(ob_model_architectures(names, 64), 64);
+    const bool json = ob_cli_flag(a, OB_OPT_JSON);
+    ob_buf b;
+    ob_buf_init(&b, 1 << 16);
+    for (int i = 0; i < n; i++)
+        ob_buf_addf(&b, json ? "%s\"%s\"" : "%s%s", i ? (json ? ", " : "\n") : (json ? "[" : ""), names[i]);
+    ob_buf_adds(&b, json ? "]\n" : "\n");
+    const int rc = ob_cli_print(a, &b);
+    ob_buf_deinit(&b);
+    return rc;
+}
 
 int ob_cmd_info(const ob_args *a)
 {
@@ -8,6 +25,8 @@ int ob_cmd_info(const ob_args *a)
     char *path;
     ob_file *f;
     ob_buf b;
+    if (ob_cli_flag(a, OB_OPT_ARCHITECTURES)) return architectures(a);
+    if (!a->n_pos) return ob_cli_usage_error(a->cmd_name, "FILE is missing");
     if (ob_cli_find_model(a->pos[0], &path, &err) != OB_OK) return ob_cli_fail(a, &err);
     ob_status s = ob_file_open(path, OB_OPEN_NO_DATA, &f, &err);
     ob_free(path);

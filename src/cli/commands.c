@@ -31,9 +31,10 @@ static const ob_command k_commands[] = {
      "--n-gen, --depth (tokens already in the cache) and --batch (sequences run together). Each test "
      "runs once to warm up, then --repetitions times; the median is printed.",
      ob_cmd_bench},
-    {OB_CMD_INFO, "info", "FILE", 1, 1, "what is in a model file",
+    {OB_CMD_INFO, "info", "[FILE]", 0, 1, "what is in a model file",
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
-     "is a path or the name of a model of the library. Only the header is read.",
+     "is a path or the name of a model of the library. Only the header is read. With "
+     "--architectures the architectures that this program knows, without a FILE.",
      ob_cmd_info},
     {OB_CMD_TOKENIZE, "tokenize", "", 0, 0, "text to token ids",
      "Reads text from standard input and prints its token ids with the text of each, or with --json "
@@ -45,6 +46,13 @@ static const ob_command k_commands[] = {
      "Looks at the processor, memory, devices, the model library, disk space and the port. Exits with 1 "
      "when something is bad.",
      ob_cmd_doctor},
+    {OB_CMD_CHECK, "check", "[MODEL]", 0, 1, "does a model give the right answers on a device",
+     "A model with reference logits beside it (NAME.npz for NAME.gguf, or exact_TYPE in BASE.npz for "
+     "BASE-TYPE.gguf) is compared with them at every position; another is asked a few questions that any "
+     "language model of use can answer. With --all-golden every model of a folder that has reference logits "
+     "is compared on every device (or on that of --device): a table of architectures and devices.\n\n"
+     "Exits with 1 when something is wrong. What a device says it does not support is not wrong.",
+     ob_cmd_check},
     {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
      "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
      "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.",

@@ -25,6 +25,7 @@ const ob_command *ob_cli_find_command(const char *name); /* NULL if unknown */
 
 int ob_cmd_bench(const ob_args *a);
 int ob_cmd_chat(const ob_args *a);
+int ob_cmd_check(const ob_args *a);
 int ob_cmd_embed(const ob_args *a);
 int ob_cmd_devices(const ob_args *a);
 int ob_cmd_doctor(const ob_args *a);

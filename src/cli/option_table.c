@@ -13,14 +13,14 @@ static const ob_option k_options[] = {
         .env = "ONEBIT_MODEL", .commands = ENGINE | OB_IN(TOKENIZE),
         .doc = "model file, name of the library (see 1bit list), or hf://… (pulled first)"},
     [OB_OPT_DEVICE] = {.name = "device", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
-        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE,
+        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK),
         .doc = "where the model runs: auto, or a name that 1bit devices shows"},
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
         .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
         .doc = "most tokens of one sequence; 0: what the model was trained for"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
-        .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS", .commands = ENGINE,
+        .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS", .commands = ENGINE | OB_IN(CHECK),
         .doc = "compute threads; 0: one per physical core"},
     [OB_OPT_PARALLEL] = {.name = "parallel", .aliases = "-np", .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "4", .min = 1, .max = OB_MAX_SEQS, .env = "ONEBIT_PARALLEL",
@@ -147,6 +147,11 @@ static const ob_option k_options[] = {
         .commands = OB_IN(TOKENIZE),
         .doc = "take the spelling of a control token as ordinary text"},
 
+    [OB_OPT_ARCHITECTURES] = {.name = "architectures", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(INFO),
+        .doc = "list the architectures that can run"},
+    [OB_OPT_ALL_GOLDEN] = {.name = "all-golden", .kind = OB_OPT_KIND_PATH, .arg = "DIR", .commands = OB_IN(CHECK),
+        .doc = "compare every model of a folder that has reference logits"},
+
     [OB_OPT_NAME] = {.name = "name", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
         .commands = OB_IN(PULL), .doc = "name in the library (default: made from the file's name)"},
     [OB_OPT_FORCE] = {.name = "force", .letter = 'f', .kind = OB_OPT_KIND_FLAG,
@@ -154,8 +159,8 @@ static const ob_option k_options[] = {
 
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |
-                    OB_IN(EMBED) |
-                    OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(DOCTOR) | OB_IN(PERPLEXITY),
+                    OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(CHECK) | OB_IN(DOCTOR) |
+                    OB_IN(PERPLEXITY),
         .doc = "print JSON"},
     [OB_OPT_CSV] = {.name = "csv", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
         .doc = "print comma-separated values"},

@@ -23,7 +23,7 @@
 typedef enum ob_cmd_id {
     OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE, OB_CMD_PULL,
     OB_CMD_LIST, OB_CMD_RM, OB_CMD_DEVICES, OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS,
-    OB_CMD_VERSION, OB_CMD_HELP,
+    OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
     OB_CMD_COUNT
 } ob_cmd_id;
 #define OB_IN(cmd) (UINT64_C(1) << OB_CMD_##cmd)
@@ -50,6 +50,8 @@ typedef enum ob_opt_id {
     OB_OPT_STEP, OB_OPT_OUTPUT,
     /* tokenize */
     OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
+    /* info, check */
+    OB_OPT_ARCHITECTURES, OB_OPT_ALL_GOLDEN,
     /* library */
     OB_OPT_NAME, OB_OPT_FORCE,
     /* output forms */

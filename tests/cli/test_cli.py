@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -176,3 +177,32 @@ def test_progress_bar_on_a_terminal_only(tmp_path):
     assert run("pull", "--force", url, env=env).stderr == ""
     server.shutdown()
     server.server_close()
+
+
+GOLDEN = os.path.join(os.path.dirname(__file__), "..", "data", "golden")
+
+
+def test_architectures():
+    names = run("info", "--architectures").stdout.split()
+    assert {"llama", "qwen3moe", "qwen35moe", "deepseek2", "deepseek4", "zaya", "gemma3", "minicpm"} <= set(names)
+    assert json.loads(run("info", "--architectures", "--json").stdout) == names
+    assert run("info").returncode == 2
+
+
+def test_check_golden():
+    done = run("check", "--all-golden", GOLDEN, "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stdout
+    rows = json.loads(done.stdout)
+    assert {"qwen35moe", "deepseek4", "zaya"} <= {r["architecture"] for r in rows}
+    assert all(r["state"] == "ok" for r in rows)
+    text = run("check", "--all-golden", GOLDEN, "--device", "cpu").stdout
+    assert len(text.splitlines()) == len(rows)
+    assert run("check").returncode == 2
+
+
+def test_check_tells_wrong(tmp_path):
+    """Another model's logits beside a model: the check must fail."""
+    shutil.copy(os.path.join(GOLDEN, "qwen2.gguf"), tmp_path / "m.gguf")
+    shutil.copy(os.path.join(GOLDEN, "qwen3.npz"), tmp_path / "m.npz")
+    done = run("check", tmp_path / "m.gguf", "--device", "cpu")
+    assert done.returncode == 1 and "WRONG" in done.stdout
