@@ -217,8 +217,44 @@ static void test_gdn(void **state)
     ob_dev_close(d);
 }
 
+/* f32 sums over two heads' widths against sums in f64. */
+static void test_cca(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const struct { int32_t n_head, n_head_kv, hd; bool taps_first; } c[] = {
+        {4, 2, 16, false}, {8, 2, 64, true}, {3, 1, 10, false}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1300 + (uint32_t)i);
+        const int32_t hd = c[i].hd, n_q = c[i].n_head * hd, n_k = c[i].n_head_kv * hd, n = n_q + n_k;
+        const ob_val q = w_input(&w, n_q, "q"), k = w_input(&w, n_k, "k"), va = w_input(&w, n_k / 2, "va"),
+                     vb = w_input(&w, n_k / 2, "vb"), yq = w_value(&w, OB_ROWS_TOK, n_q, "q out"),
+                     yk = w_value(&w, OB_ROWS_TOK, n_k, "k out"), yv = w_value(&w, OB_ROWS_TOK, n_k, "v out"),
+                     y = w_value(&w, OB_ROWS_TOK, n + n_k, "y"), qk = w_value(&w, OB_ROWS_TOK, n, "qk");
+        ob_op *op = w_op(&w, OB_OP_CCA);
+        op->in[0] = q, op->in[1] = k, op->in[2] = va, op->in[3] = vb, op->out[0] = yq, op->out[1] = yk, op->out[2] = yv;
+        op->p.cca = (ob_cca_params){.n_head = c[i].n_head, .n_head_kv = c[i].n_head_kv, .state = w_state(&w, 2 * n + n_k / 2)};
+        op->w[0] = w_weight(&w, OB_USE_VECTOR, OB_F32, 2, n, 0.7f);
+        op->w[1] = w_vector(&w, n, 0, 0.5f);
+        op->w[2] = w_weight(&w, OB_USE_VECTOR, OB_F32, hd, 2 * n, 1 / sqrtf((float)hd));
+        w.weights[op->w[2]].ne[0] = c[i].taps_first ? 2 : hd;
+        w.weights[op->w[2]].ne[1] = c[i].taps_first ? hd : n;
+        w.weights[op->w[2]].ne[2] = c[i].taps_first ? n : 2;
+        op->w[3] = w_vector(&w, n, 0, 0.5f);
+        op->w[4] = w_vector(&w, c[i].n_head_kv, 1, 0.3f);
+        op = w_op(&w, OB_OP_JOIN);
+        op->in[0] = yq, op->in[1] = yk, op->out[0] = qk, op->p.join.n_group = 1;
+        op = w_op(&w, OB_OP_JOIN);
+        op->in[0] = qk, op->in[1] = yv, op->out[0] = y, op->p.join.n_group = 1;
+        run_steps(&w, d, y, 3e-6, 3e-5, "cca");
+    }
+    ob_dev_close(d);
+}
+
 const struct CMUnitTest devcts_more[] = {
     cmocka_unit_test(test_parts),  cmocka_unit_test(test_moe),    cmocka_unit_test(test_linear_heads),
     cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
+    cmocka_unit_test(test_cca),
 };
 const size_t devcts_n_more = sizeof devcts_more / sizeof *devcts_more;

@@ -115,7 +115,7 @@ struct ob_dev_plan {
     uint8_t *act;     /* shared activations */
     size_t act_bytes; /* of one chunk of rows */
     float *moe_hid, *moe_part; /* a mixture's hidden rows and partial results */
-    float **conv_taps;         /* [n_ops]: taps of a convolution, [tap][column]; else NULL */
+    float **conv_taps;         /* [n_ops]: taps of a convolution, turned for its kernel; else NULL */
     float *part;      /* partial results of attention */
     size_t part_floats;
     /* The step in flight */
@@ -153,6 +153,8 @@ void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 
 /* --- cpu_recur.c --- */
 void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op);
+void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 void cpu_gdn_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 
 /* --- cpu_attn.c --- */

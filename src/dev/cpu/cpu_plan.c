@@ -206,6 +206,7 @@ static cpu_own_fn own_kernel(const ob_dev_plan *p, const ob_op *op)
     case OB_OP_LINEAR_HEADS: return cpu_heads_fits(p, op) ? cpu_heads_run : NULL;
     case OB_OP_CONV1D: return op->p.conv.act != OB_ACT_GELU_ERF ? cpu_conv_run : NULL;
     case OB_OP_GDN: return cpu_gdn_run;
+    case OB_OP_CCA: return cpu_cca_fits(p, op) ? cpu_cca_run : NULL;
     default: return NULL;
     }
 }
@@ -220,6 +221,24 @@ static ob_status turn_taps(ob_dev_plan *p, int32_t i, ob_err *err)
     if (!dst) return no_memory(err);
     for (int64_t c = 0; c < cols; c++)
         for (int64_t k = 0; k < n_tap; k++) dst[k * cols + c] = src[c * n_tap + k];
+    p->conv_taps[i] = dst;
+    return OB_OK;
+}
+
+/* The grouped taps of CCA as [tap][head][in][out], from either layout of the file. */
+static ob_status turn_grouped_taps(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_weight *w = &p->prog.weights[op->w[2]];
+    const float *src = cpu_vector(p, op->w[2]);
+    const int64_t hd = p->prog.vals[op->in[0]].cols / op->p.cca.n_head, n = w->ne[0] * w->ne[1] * w->ne[2] / 2;
+    float *dst = ob_arena_array(&p->arena, (size_t)(2 * n), sizeof *dst);
+    if (!dst) return no_memory(err);
+    for (int64_t k = 0; k < 2; k++)
+        for (int64_t c = 0; c < n / hd; c++)
+            for (int64_t j = 0; j < hd; j++)
+                dst[k * n + (c / hd * hd + j) * hd + c % hd] =
+                    w->ne[0] == 2 ? src[(c * hd + j) * 2 + k] : src[k * n + c * hd + j];
     p->conv_taps[i] = dst;
     return OB_OK;
 }
@@ -256,6 +275,7 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
         } else if (own_kernel(p, op)) {
             add_stage(p, STAGE_OWN, i)->own = own_kernel(p, op);
             if (op->kind == OB_OP_CONV1D) OB_TRY(turn_taps(p, i, err));
+            if (op->kind == OB_OP_CCA) OB_TRY(turn_grouped_taps(p, i, err));
         } else if (!cpu_row_kernel(op->kind)) {
             add_ref_stages(p, i);
         } else {

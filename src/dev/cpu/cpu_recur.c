@@ -74,3 +74,118 @@ void cpu_gdn_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
         }
     }
 }
+
+/* --- convolved attention (ZAYA) ---------------------------------------------------------------- */
+
+typedef struct cca {
+    const ob_dev_plan *p;
+    const ob_op *op;
+    const float *tap, *bias, *turned, *grp_bias, *k_scale; /* turned: [tap][head][in][out] */
+    float *old, *now;                                      /* first convolution of one head, two tokens */
+    int32_t n_q, n_qk, hd;
+} cca;
+
+/* Column c of q|k of the token `back` before row r: from the step, the state, or zero. */
+static const float *cca_input(const cca *c, int64_t r, int64_t first, int32_t back, int32_t seq, int32_t col)
+{
+    static const float k_zero[1024];
+    const int64_t at = r - back - first;
+    if (at >= 0)
+        return col < c->n_q ? cpu_row(c->p, c->op->in[0], r - back) + col
+                            : cpu_row(c->p, c->op->in[1], r - back) + col - c->n_q;
+    if (c->p->step.seq_past[seq] == 0) return k_zero;
+    const int32_t state = c->op->p.cca.state;
+    return c->p->states[state] + c->p->step.seq_slot[seq] * c->p->prog.states[state].n_floats + (at + 2) * c->n_qk + col;
+}
+
+/* Both convolutions of head h (query heads, then key heads) at row r, plus the mean that joins it. */
+static void cca_head(const cca *c, int64_t r, int32_t h, float *y)
+{
+    const ob_cca_params *a = &c->op->p.cca;
+    const ob_cpu_kernels *kern = c->p->dev->kern;
+    const int32_t hd = c->hd, col = h * hd, seq = c->p->row_seq[r], group = a->n_head / a->n_head_kv;
+    const int64_t first = c->p->step.seq_first[seq];
+    const float *u[3];
+    for (int32_t back = 0; back < 3; back++) u[back] = cca_input(c, r, first, back, seq, col);
+    for (int32_t i = 0; i < hd; i++) {
+        const float w0 = c->tap[2 * (col + i)], w1 = c->tap[2 * (col + i) + 1], b = c->bias[col + i];
+        c->now[i] = b + w0 * u[1][i] + w1 * u[0][i];
+        c->old[i] = b + w0 * u[2][i] + w1 * u[1][i];
+    }
+    memcpy(y, c->grp_bias + col, (size_t)hd * sizeof *y);
+    const float *w0 = c->turned + (int64_t)col * hd, *w1 = w0 + (int64_t)c->n_qk * hd;
+    for (int32_t i = 0; i < hd; i++) {
+        kern->add(y, w0 + (int64_t)i * hd, c->old[i], y, hd);
+        kern->add(y, w1 + (int64_t)i * hd, c->now[i], y, hd);
+    }
+    const float *q = cpu_row(c->p, c->op->in[0], r), *k = cpu_row(c->p, c->op->in[1], r);
+    if (h < a->n_head) {
+        kern->add(y, q + col, 0.5f, y, hd);
+        kern->add(y, k + h / group * hd, 0.5f, y, hd);
+    } else {
+        const int32_t g = h - a->n_head;
+        for (int32_t j = g * group; j < (g + 1) * group; j++) kern->add(y, q + j * hd, 0.5f / (float)group, y, hd);
+        kern->add(y, k + g * hd, 0.5f, y, hd);
+    }
+    double sum = 0;
+    for (int32_t i = 0; i < hd; i++) sum += (double)y[i] * (double)y[i];
+    const double scale = sqrt((double)hd) * (h < a->n_head ? 1.0 : (double)c->k_scale[h - a->n_head]);
+    kern->scale(y, (float)(scale / OB_MAX(sqrt(sum), 1e-12)), 0, y, hd);
+}
+
+static void cca_values(const cca *c, int64_t r)
+{
+    const int32_t seq = c->p->row_seq[r], half = c->p->prog.vals[c->op->in[3]].cols, state = c->op->p.cca.state;
+    float *v = cpu_row(c->p, c->op->out[2], r);
+    memcpy(v, cpu_row(c->p, c->op->in[2], r), (size_t)half * sizeof *v);
+    if (r > c->p->step.seq_first[seq])
+        memcpy(v + half, cpu_row(c->p, c->op->in[3], r - 1), (size_t)half * sizeof *v);
+    else if (c->p->step.seq_past[seq] == 0)
+        memset(v + half, 0, (size_t)half * sizeof *v);
+    else
+        memcpy(v + half, c->p->states[state] + c->p->step.seq_slot[seq] * c->p->prog.states[state].n_floats + 2 * c->n_qk,
+               (size_t)half * sizeof *v);
+}
+
+static void cca_remember(const cca *c, int32_t seq)
+{
+    const int32_t state = c->op->p.cca.state, half = c->p->prog.vals[c->op->in[3]].cols, n_k = c->n_qk - c->n_q;
+    const int64_t first = c->p->step.seq_first[seq], last = c->p->step.seq_first[seq + 1] - 1;
+    float *s = c->p->states[state] + c->p->step.seq_slot[seq] * c->p->prog.states[state].n_floats;
+    if (last > first) {
+        memcpy(s, cpu_row(c->p, c->op->in[0], last - 1), (size_t)c->n_q * sizeof *s);
+        memcpy(s + c->n_q, cpu_row(c->p, c->op->in[1], last - 1), (size_t)n_k * sizeof *s);
+    } else if (c->p->step.seq_past[seq] == 0) {
+        memset(s, 0, (size_t)c->n_qk * sizeof *s);
+    } else {
+        memmove(s, s + c->n_qk, (size_t)c->n_qk * sizeof *s);
+    }
+    s += c->n_qk;
+    memcpy(s, cpu_row(c->p, c->op->in[0], last), (size_t)c->n_q * sizeof *s);
+    memcpy(s + c->n_q, cpu_row(c->p, c->op->in[1], last), (size_t)n_k * sizeof *s);
+    memcpy(s + c->n_qk, cpu_row(c->p, c->op->in[3], last), (size_t)half * sizeof *s);
+}
+
+bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op) { return p->prog.vals[op->in[0]].cols / op->p.cca.n_head <= 1024; }
+
+void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
+{
+    const ob_cca_params *a = &op->p.cca;
+    cca c = {.p = p, .op = op, .n_q = p->prog.vals[op->in[0]].cols, .tap = cpu_vector(p, op->w[0]),
+             .bias = cpu_vector(p, op->w[1]), .turned = p->conv_taps[op - p->prog.ops], .grp_bias = cpu_vector(p, op->w[3]),
+             .k_scale = cpu_vector(p, op->w[4])};
+    c.n_qk = c.n_q + p->prog.vals[op->in[1]].cols;
+    c.hd = c.n_q / a->n_head;
+    c.old = t->ref;
+    c.now = c.old + c.hd;
+    const int64_t n_head = a->n_head + a->n_head_kv;
+    for (int64_t i, i1; ob_pool_take(p->dev->pool, p->step.n_tok * n_head, 1, &i, &i1);) {
+        const int64_t r = i / n_head;
+        const int32_t h = (int32_t)(i % n_head);
+        if (h == 0) cca_values(&c, r);
+        cca_head(&c, r, h, h < a->n_head ? cpu_row(p, op->out[0], r) + h * c.hd
+                                         : cpu_row(p, op->out[1], r) + (h - a->n_head) * c.hd);
+    }
+    ob_pool_barrier(p->dev->pool);
+    for (int64_t i, i1; ob_pool_take(p->dev->pool, p->step.n_seq, 1, &i, &i1);) cca_remember(&c, (int32_t)i);
+}
