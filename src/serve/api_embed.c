@@ -22,7 +22,9 @@ typedef struct embed_job {
     int32_t n, n_taken;
     int64_t n_tok;
     ob_encode_job *run;    /* with the encoder, or done; NULL before */
-    const float *rows;     /* [sum of rows][n_cols], the run's */
+    const float *rows;     /* [sum of rows][n_cols], the run's; this and its status: by on_encoded */
+    ob_status run_status;
+    ob_err run_err;
     void (*write)(struct embed_job *e);
     /* embeddings */
     bool base64;
@@ -49,14 +51,22 @@ static ob_status write_reply(ob_job *job)
     return OB_OK;
 }
 
+/* io thread, between two stages: a job that failed, or that nobody waits for, is answered now. */
+static bool ends_here(ob_job *job)
+{
+    if (job->status == OB_OK && job->conn && !job->srv->cancelling) return false;
+    if (job->status == OB_OK) job->status = ob_err_set(&job->err, OB_E_CANCELLED, "the server is stopping");
+    ob_job_reply(job);
+    return true;
+}
+
 /* io thread, when the encoder is done. */
 static void encoded(ob_job *job)
 {
-    if (job->status != OB_OK || !job->conn || job->srv->cancelling) {
-        if (job->status == OB_OK) job->status = ob_err_set(&job->err, OB_E_CANCELLED, "the server is stopping");
-        ob_job_reply(job);
-        return;
-    }
+    embed_job *e = (embed_job *)job;
+    job->status = e->run_status;
+    if (job->status != OB_OK) job->err = e->run_err;
+    if (ends_here(job)) return;
     job->run = write_reply;
     job->finish = ob_job_reply;
     ob_job_queue(job);
@@ -67,8 +77,8 @@ static void on_encoded(void *arg, ob_status s, const ob_err *err, const float *r
 {
     embed_job *e = arg;
     e->rows = rows;
-    e->job.status = s;
-    if (s != OB_OK) e->job.err = *err;
+    e->run_status = s;
+    if (s != OB_OK) e->run_err = *err;
     ob_mbox_post(&e->job.srv->mbox, &e->job.post);
 }
 
@@ -78,11 +88,7 @@ static void abandon(ob_job *job) { ob_encode_job_cancel(((embed_job *)job)->run)
 static void prepared(ob_job *job)
 {
     embed_job *e = (embed_job *)job;
-    if (job->status != OB_OK || !job->conn || job->srv->cancelling) {
-        if (job->status == OB_OK) job->status = ob_err_set(&job->err, OB_E_CANCELLED, "the server is stopping");
-        ob_job_reply(job);
-        return;
-    }
+    if (ends_here(job)) return;
     job->finish = encoded;
     job->status = ob_encoder_submit(e->model->encoder, e->texts, e->n, on_encoded, e, &e->run, &job->err);
     if (job->status != OB_OK) ob_job_reply(job);

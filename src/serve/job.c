@@ -166,6 +166,7 @@ ob_job *ob_job_new(ob_conn *c, size_t size)
 void ob_job_queue(ob_job *job)
 {
     ob_workers *w = &job->srv->workers;
+    job->next = NULL; /* it may have been queued before */
     pthread_mutex_lock(&w->lock);
     if (w->tail) w->tail->next = job;
     else w->head = job;
