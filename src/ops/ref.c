@@ -351,6 +351,7 @@ int64_t ob_ref_n_items(const ob_ref_env *e, int32_t i)
     case OB_OP_ATTENTION: return (int64_t)e->step->n_tok * op->p.attn.n_head;
     case OB_OP_LINEAR_HEADS: return op->p.heads.n_head * e->prog->weights[op->w[0]].ne[1];
     case OB_OP_CONV1D: return (int64_t)e->step->n_seq * e->prog->vals[op->out[0]].cols;
+    case OB_OP_CSA: return (int64_t)e->step->n_tok * op->p.csa.n_head;
     case OB_OP_GDN: return (int64_t)e->step->n_seq * op->p.gdn.n_head_v;
     default: return ref_rows(e, op->out[0]);
     }

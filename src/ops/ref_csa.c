@@ -231,37 +231,37 @@ static void load_key(const ob_ref_env *e, const ob_csa_params *a, const place *p
     ref_load_row(e->caches[cache].k_type, entry_row(e, cache, a->k_dim, p->pages, at), row, a->k_dim);
 }
 
-static void attend(const ob_ref_env *e, const ob_op *op, int64_t t)
+/* One head of token t. *chosen_for: the token whose choice of entries is in the scratch. */
+static void attend(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h, int64_t *chosen_for)
 {
     const ob_csa_params *a = &op->p.csa;
     const place p = place_of(e, t);
     const int32_t raw0 = OB_MAX(0, p.at - a->window + 1), n_raw = p.at + 1 - raw0;
     const int32_t n_comp = a->ratio ? (p.at + 1) / a->ratio : 0, n = n_raw + n_comp;
     float *row = e->scratch, *chosen = row + OB_MAX(a->k_dim, a->index_dim), *score = chosen + n_comp;
-    const float *sink = ref_vector(e, op->w[0], score + n);
+    const float sink = ref_vector(e, op->w[0], score + n)[h];
     const bool pick = op->in[4] != OB_NONE && n_comp > a->top_k;
-    if (pick) choose(e, op, &p, t, n_comp, chosen, row);
-    for (int32_t h = 0; h < a->n_head; h++) {
-        const float *q = ref_row(e, op->in[0], t) + (int64_t)h * a->k_dim;
-        float *y = ref_row(e, op->out[0], t) + (int64_t)h * a->k_dim;
-        double max = (double)sink[h], sum = 0;
-        for (int32_t j = 0; j < n; j++) {
-            score[j] = -INFINITY;
-            if (pick && j >= n_raw && chosen[j - n_raw] < INFINITY) continue;
-            load_key(e, a, &p, raw0, n_raw, j, row);
-            score[j] = (float)ref_dot(q, row, a->k_dim) * a->scale;
-            max = OB_MAX(max, (double)score[j]);
-        }
-        for (int32_t j = 0; j < n; j++)
-            if (score[j] > -INFINITY) sum += exp((double)score[j] - max);
-        sum += exp((double)sink[h] - max);
-        memset(y, 0, (size_t)a->k_dim * sizeof *y);
-        for (int32_t j = 0; j < n; j++) {
-            if (!(score[j] > -INFINITY)) continue;
-            const float w = (float)(exp((double)score[j] - max) / sum);
-            load_key(e, a, &p, raw0, n_raw, j, row);
-            for (int32_t i = 0; i < a->k_dim; i++) y[i] += w * row[i];
-        }
+    if (pick && *chosen_for != t) choose(e, op, &p, t, n_comp, chosen, row);
+    *chosen_for = t;
+    const float *q = ref_row(e, op->in[0], t) + (int64_t)h * a->k_dim;
+    float *y = ref_row(e, op->out[0], t) + (int64_t)h * a->k_dim;
+    double max = (double)sink, sum = 0;
+    for (int32_t j = 0; j < n; j++) {
+        score[j] = -INFINITY;
+        if (pick && j >= n_raw && chosen[j - n_raw] < INFINITY) continue;
+        load_key(e, a, &p, raw0, n_raw, j, row);
+        score[j] = (float)ref_dot(q, row, a->k_dim) * a->scale;
+        max = OB_MAX(max, (double)score[j]);
+    }
+    for (int32_t j = 0; j < n; j++)
+        if (score[j] > -INFINITY) sum += exp((double)score[j] - max);
+    sum += exp((double)sink - max);
+    memset(y, 0, (size_t)a->k_dim * sizeof *y);
+    for (int32_t j = 0; j < n; j++) {
+        if (!(score[j] > -INFINITY)) continue;
+        const float w = (float)(exp((double)score[j] - max) / sum);
+        load_key(e, a, &p, raw0, n_raw, j, row);
+        for (int32_t i = 0; i < a->k_dim; i++) y[i] += w * row[i];
     }
 }
 
@@ -276,7 +276,12 @@ void ob_ref_csa(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, 
 {
     const ob_csa_params *a = &op->p.csa;
     const bool index = op->in[6] != OB_NONE;
-    for (int64_t t = first; t < last; t++) {
+    int64_t chosen_for = -1;
+    for (int64_t item = first; item < last; item++) {
+        const int64_t t = item / a->n_head, h = item % a->n_head;
+        if (phase == 1) attend(e, op, t, (int32_t)h, &chosen_for);
+        if (h != 0) continue;
+        /* Once per token: what goes into the caches, and then into the state. */
         const place p = place_of(e, t);
         compressor c = {0}, ci = {0};
         if (a->ratio) c = latent_of(e, op);
@@ -287,7 +292,6 @@ void ob_ref_csa(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, 
             compress(e, op, &c, &p, e->scratch);
             if (index) compress(e, op, &ci, &p, e->scratch);
         } else {
-            attend(e, op, t);
             if (a->ratio) remember(e, &c, &p, t);
             if (index) remember(e, &ci, &p, t);
         }

@@ -61,7 +61,7 @@ void ob_ref_conv1d(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t 
 void ob_ref_cca(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last); /* tokens, 2 phases */
 void ob_ref_hc_mix(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last);       /* rows */
 void ob_ref_hc_post(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last);      /* rows */
-void ob_ref_csa(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last); /* tokens, 2 phases */
+void ob_ref_csa(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, int64_t last); /* (token, head), 2 phases */
 size_t ob_ref_csa_scratch(const ob_op *op); /* floats beside the scores */
 void ob_ref_gdn(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last);          /* (sequence, value head) */
 
