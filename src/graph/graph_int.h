@@ -157,6 +157,10 @@ typedef struct ob_moe_hparams {
     int32_t n_expert, n_shared, n_dense_lead; /* n_dense_lead: first layers without experts */
     ob_route_params route;
 } ob_moe_hparams;
+/* What ob_load_moe reads, for an architecture's list of keys. */
+#define OB_MOE_KEYS                                                                               \
+    "expert_count", "expert_used_count", "expert_feed_forward_length", "expert_group_count",      \
+        "expert_group_used_count", "expert_gating_func", "expert_weights_scale", "expert_weights_norm"
 /* Reads expert_count .. expert_weights_scale into *h; absent keys leave what is there. */
 OB_MUST_CHECK ob_status ob_load_moe(const ob_model *m, ob_moe_hparams *h, ob_err *err);
 /* res + the chosen experts (ffn_gate_exps, ffn_up_exps or the merged ffn_gate_up_exps, ffn_down_exps), in place

@@ -130,7 +130,7 @@ static void build(const ob_model *m, ob_builder *b)
 
 static const char *const k_keys[] = {
     "attention.q_lora_rank", "attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla",
-    "expert_*", "leading_dense_block_count", "nextn_predict_layers", "rope.scaling.yarn_log_multiplier", NULL,
+    OB_MOE_KEYS, "expert_shared_count", "leading_dense_block_count", "nextn_predict_layers", "rope.scaling.yarn_log_multiplier", NULL,
 };
 
 const ob_arch ob_arch_deepseek2 = {.name = "deepseek2", .load = load, .build = build, .keys = k_keys};

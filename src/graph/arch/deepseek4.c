@@ -200,9 +200,12 @@ static void build(const ob_model *m, ob_builder *b)
 }
 
 static const char *const k_keys[] = {
-    "attention.q_lora_rank", "attention.sliding_window", "attention.indexer.*", "attention.output_*",
-    "attention.compress_*", "hyper_connection.*", "hash_layer_count", "expert_*", "swiglu_clamp_*",
-    "embedding_length_out", "nextn_predict_layers", NULL,
+    "attention.q_lora_rank", "attention.sliding_window", "attention.indexer.head_count",
+    "attention.indexer.key_length", "attention.indexer.top_k", "attention.output_group_count",
+    "attention.output_lora_rank", "attention.compress_ratios", "attention.compress_rope_freq_base",
+    "hyper_connection.count", "hyper_connection.sinkhorn_iterations", "hyper_connection.epsilon", "hash_layer_count",
+    "swiglu_clamp_exp", "swiglu_clamp_shexp", "embedding_length_out", "nextn_predict_layers", "expert_shared_count",
+    OB_MOE_KEYS, NULL,
 };
 
 const ob_arch ob_arch_deepseek4 = {.name = "deepseek4", .load = load, .build = build, .keys = k_keys};

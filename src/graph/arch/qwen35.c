@@ -138,8 +138,9 @@ static void build(const ob_model *m, ob_builder *b)
 }
 
 static const char *const k_keys[] = {
-    "ssm.*", "full_attention_interval", "attention.recurrent_layers", "rope.dimension_sections", "expert_*",
-    "nextn_predict_layers", NULL,
+    "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size",
+    "full_attention_interval", "attention.recurrent_layers", "rope.dimension_sections", "nextn_predict_layers",
+    "expert_shared_feed_forward_length", "expert_shared_count", OB_MOE_KEYS, NULL,
 };
 
 const ob_arch ob_arch_qwen35 = {.name = "qwen35", .load = load, .build = build, .keys = k_keys};

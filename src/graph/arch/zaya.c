@@ -103,6 +103,6 @@ static void build(const ob_model *m, ob_builder *b)
     ob_block_head(b, x, 1.0f, 0);
 }
 
-static const char *const k_keys[] = {"ssm.*", "expert_*", NULL};
+static const char *const k_keys[] = {"ssm.conv_kernel", "ssm.state_size", "ssm.inner_size", OB_MOE_KEYS, NULL};
 
 const ob_arch ob_arch_zaya = {.name = "zaya", .load = load, .build = build, .keys = k_keys};
