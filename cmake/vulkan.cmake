@@ -97,7 +97,8 @@ function(kernel name source)
   set(vk_rows "${vk_rows}    {\"${name}\", vk_code_${name}, sizeof vk_code_${name}},\n" PARENT_SCOPE)
 endfunction()
 
-foreach(k norm rope kv_write attn attn_merge linear_any quantise pool)
+foreach(k norm rope kv_write attn attn_merge linear_any quantise pool
+          gemm_sum to_f16)
   kernel(${k} ${k})
 endforeach()
 set(op 0)

@@ -12,7 +12,24 @@
 
 #include "base/math.h"
 
-enum { MATVEC_ROWS = 8, MATVEC_WG = 128, QUANT_WG = 64 };
+enum {
+    MATVEC_ROWS = 8,
+    MATVEC_WG = 128,
+    QUANT_WG = 64,
+    PART_BYTES = 256 << 20, /* K is not split further than this much of partial sums */
+};
+
+/* A cooperative-matrix kernel's tile; the workgroup has a subgroup per wm x wn. */
+typedef struct tile {
+    uint32_t bm, bn, bk, wm, wn;
+} tile;
+
+static const tile k_tiles[] = {
+    {128, 128, 64, 64, 64}, /* best for 512 rows on the one card it was measured on */
+    {64, 128, 64, 32, 64},  /* less shared memory, or fewer rows */
+    {32, 64, 128, 16, 32},
+    {16, 64, 128, 16, 16},
+};
 
 const char *vk_type_name(ob_type t)
 {
@@ -45,10 +62,62 @@ static bool uses_int8(const ob_dev_plan *p, const ob_op *op, int m)
            (p->dev->tested[t] & VK_FAST_INT8) && !odd_width(p, op);
 }
 
-uint64_t vk_linear_scratch(const ob_dev_plan *p, const ob_op *op)
+static bool uses_coopmat(const ob_dev_plan *p, const ob_op *op, int m)
+{
+    const ob_type t = p->weights[op->w[m]]->type;
+    return rows_of(p, op) > MATVEC_ROWS && (p->fast & VK_FAST_COOPMAT) && (p->dev->tested[t] & VK_FAST_COOPMAT) &&
+           !odd_width(p, op);
+}
+
+static uint64_t shared_bytes(const tile *t)
+{
+    return (uint64_t)(t->bm + t->bn) * (t->bk / 8 + 1) * 16 + (uint64_t)(t->bm / t->wm) * (t->bn / t->wn) * 1024;
+}
+
+static tile tile_of(const ob_dev_plan *p, const ob_op *op)
+{
+    const uint32_t rows = (uint32_t)rows_of(p, op);
+    size_t i = rows <= 16 ? 3 : rows <= 32 ? 2 : rows <= 64 ? 1 : 0;
+    while (i + 1 < OB_COUNT(k_tiles) && shared_bytes(&k_tiles[i]) > p->dev->phys->max_shared_bytes) i++;
+    return k_tiles[i];
+}
+
+/* Parts K is split into so that a small product still occupies the device. */
+static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, int m, const tile *t)
+{
+    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t->bm), n = (uint64_t)p->prog.vals[op->out[m]].cols;
+    const uint64_t groups = rows * (uint64_t)ob_div_up((int64_t)n, t->bn);
+    const uint64_t tiles = (uint64_t)ob_div_up(p->prog.vals[op->in[0]].cols, t->bk);
+    uint32_t split = 1;
+    while (split < 16 && groups * split < 192 && tiles / (2 * split) >= 4 &&
+           rows * t->bm * n * 4 * 2 * split <= PART_BYTES)
+        split *= 2;
+    return split;
+}
+
+/* Scratch of a product: the activations in another form, then partial sums of each matrix. */
+static uint64_t form_bytes(const ob_dev_plan *p, const ob_op *op)
 {
     const uint64_t rows = (uint64_t)rows_of(p, op), k = (uint64_t)p->prog.vals[op->in[0]].cols;
-    return rows <= MATVEC_ROWS ? ob_align_up(rows * k, 256) + rows * k / 4 : 0;
+    if (rows <= MATVEC_ROWS) return ob_align_up(rows * k, 256) + ob_align_up(rows * k / 4, 256);
+    const tile t = tile_of(p, op);
+    return p->fast & VK_FAST_COOPMAT ? ob_align_up((rows + t.bm) * k * 2, 256) : 0;
+}
+
+static uint64_t part_bytes(const ob_dev_plan *p, const ob_op *op, int m)
+{
+    if (!uses_coopmat(p, op, m)) return 0;
+    const tile t = tile_of(p, op);
+    const uint32_t split = split_of(p, op, m, &t);
+    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t.bm) * t.bm;
+    return split > 1 ? ob_align_up(rows * (uint64_t)p->prog.vals[op->out[m]].cols * 4 * split, 256) : 0;
+}
+
+uint64_t vk_linear_scratch(const ob_dev_plan *p, const ob_op *op)
+{
+    uint64_t n = form_bytes(p, op);
+    for (int m = 0; m < op->p.linear.n_mat; m++) n += part_bytes(p, op, m);
+    return n;
 }
 
 static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
@@ -64,7 +133,7 @@ static ob_status add_quantise(ob_dev_plan *p, int32_t i, ob_err *err)
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
-    vk_writes(s, at, vk_linear_scratch(p, op));
+    vk_writes(s, at, form_bytes(p, op));
     s->push.a[1] = vk_value(p, op->in[0]);
     s->push.a[2] = at;
     s->push.a[3] = at + ob_align_up(n, 256);
@@ -121,7 +190,7 @@ static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     if (!s) return no_memory(err);
     if (int8) {
         const uint64_t at = p->work.addr + p->scratch_off;
-        vk_reads(s, at, vk_linear_scratch(p, op));
+        vk_reads(s, at, form_bytes(p, op));
         s->push.a[1] = at;
         vk_push_addr(&s->push, 8,
                      at + ob_align_up((uint64_t)rows_of(p, op) * (uint64_t)p->prog.vals[op->in[0]].cols, 256));
@@ -150,6 +219,80 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     return OB_OK;
 }
 
+/* Activations to f16 in the scratch. */
+static ob_status add_to_f16(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *x = &p->prog.vals[op->in[0]];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "to_f16", 1, (uint32_t[]){QUANT_WG}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    vk_writes(s, p->work.addr + p->scratch_off, form_bytes(p, op));
+    s->push.a[1] = vk_value(p, op->in[0]);
+    s->push.a[2] = p->work.addr + p->scratch_off;
+    s->push.u[0] = x->rows;
+    s->push.u[1] = (uint32_t)x->cols;
+    s->grid[0] = (uint32_t)ob_div_up(x->cols / 8, QUANT_WG);
+    s->grid[1] = (uint32_t)rows_of(p, op);
+    return OB_OK;
+}
+
+/* The sum over the parts of K, with bias, scale and residual. */
+static ob_status add_sum(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part, uint32_t split, uint32_t part_rows, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
+    const bool bias = op->w[4 + m] != OB_NONE, res = op->in[1] != OB_NONE;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "gemm_sum", 4, (uint32_t[]){MATVEC_WG, split, bias, res}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, part, part_bytes(p, op, m));
+    if (res) vk_reads(s, vk_value(p, op->in[1]), vk_value_bytes(p, op->in[1]));
+    vk_writes(s, vk_value(p, op->out[m]), vk_value_bytes(p, op->out[m]));
+    s->push.a[1] = part;
+    s->push.a[2] = vk_value(p, op->out[m]);
+    if (bias) s->push.a[6] = p->weights[op->w[4 + m]]->w;
+    if (res) s->push.a[7] = vk_value(p, op->in[1]);
+    s->push.u[0] = p->prog.vals[op->in[0]].rows;
+    s->push.u[1] = n;
+    s->push.u[2] = part_rows;
+    s->push.u[3] = ob_f32_bits(op->p.linear.scale);
+    s->grid[0] = (uint32_t)ob_div_up(n, MATVEC_WG);
+    s->grid[1] = (uint32_t)rows_of(p, op);
+    return OB_OK;
+}
+
+/* `part`: this matrix's partial sums. */
+static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const tile t = tile_of(p, op);
+    const uint32_t split = split_of(p, op, m, &t), wg = t.bm / t.wm * (t.bn / t.wn) * p->dev->sg;
+    const uint32_t m_tiles = (uint32_t)ob_div_up(rows_of(p, op), t.bm);
+    char name[32];
+    snprintf(name, sizeof name, "gemm_cm_%s", vk_type_name(p->weights[op->w[m]]->type));
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, name, 9,
+                         (uint32_t[]){wg, t.bm, t.bn, t.bk, t.wm, t.wn, split, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
+                         &pipe, err));
+    vk_dispatch *s = add_product(p, i, m, pipe);
+    if (!s) return no_memory(err);
+    vk_reads(s, p->work.addr + p->scratch_off, form_bytes(p, op));
+    s->push.a[1] = p->work.addr + p->scratch_off;
+    s->push.u[5] = m_tiles;
+    s->grid[0] = m_tiles;
+    s->grid[1] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, t.bn);
+    s->grid[2] = split;
+    if (split == 1) return OB_OK;
+    s->push.a[2] = part;
+    s->n_writes = 0;
+    vk_writes(s, part, part_bytes(p, op, m));
+    return add_sum(p, i, m, part, split, m_tiles * t.bm, err);
+}
+
 static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
@@ -166,13 +309,20 @@ static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    bool int8 = false;
-    for (int m = 0; m < op->p.linear.n_mat; m++) int8 |= uses_int8(p, op, m);
+    bool int8 = false, f16 = false;
+    for (int m = 0; m < op->p.linear.n_mat; m++) {
+        int8 |= uses_int8(p, op, m);
+        f16 |= uses_coopmat(p, op, m);
+    }
     if (int8) OB_TRY(add_quantise(p, i, err));
+    if (f16) OB_TRY(add_to_f16(p, i, err));
+    VkDeviceAddress part = p->work.addr + p->scratch_off + form_bytes(p, op);
     for (int m = 0; m < op->p.linear.n_mat; m++) {
         if (odd_width(p, op)) OB_TRY(add_any(p, i, m, err));
         else if (rows_of(p, op) <= MATVEC_ROWS) OB_TRY(add_matvec(p, i, m, err));
+        else if (uses_coopmat(p, op, m)) OB_TRY(add_coopmat(p, i, m, part, err));
         else OB_TRY(add_gemm(p, i, m, err));
+        part += part_bytes(p, op, m);
     }
     return OB_OK;
 }

@@ -71,10 +71,15 @@ void main()
     float acc[NC];
     [[unroll]] for (uint c = 0; c < NC; c++) acc[c] = 0.0;
     if (row < n) {
+#if ACT == 1
+        Raw next = load_raw(w, s, h, z, row, min(lane, nu - 1u), nu);
+#endif
         for (uint u = lane; u < nu; u += T) {
             uint ea = unit_a(u), eb = unit_b(u);
 #if ACT == 1
-            Unit r = load_unit(w, s, h, z, row, u, nu);
+            Raw now = next;
+            if (u + T < nu) next = load_raw(w, s, h, z, row, u + T, nu);
+            Unit r = decode(now, u);
             [[unroll]] for (uint c = 0; c < NC; c++)
                 acc[c] += run_dot(r.qa, r.sa, r.ma, c, ea) + run_dot(r.qb, r.sb, r.mb, c, eb);
 #else

@@ -45,12 +45,6 @@ const float ZERO = 0.0;
 
 #define QUANTISED (TYPE != T_F32 && TYPE != T_F16 && TYPE != T_BF16)
 
-float half_at(U1 p, uint i)
-{
-    vec2 f = unpackHalf2x16(p.v[i >> 1]);
-    return (i & 1u) != 0u ? f.y : f.x;
-}
-
 #if QUANTISED
 struct Unit {
     uvec4 qa, qb;
@@ -84,51 +78,85 @@ void k_scales(uvec4 head, uint j, inout Unit r)
 }
 #endif
 
-Unit load_unit(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu)
+/* A unit as loaded, so that loads can be issued long before their values are used. */
+struct Raw {
+    uvec4 q, p, r;
+    uint s, h0, h1, z;
+};
+
+Raw load_raw(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu)
 {
-    Unit r;
+    Raw r;
     uint i = row * nu + u;
 #if TYPE == T_Q4_K
-    uint at = (i >> 3) * 9u, j = (u & 7u) >> 1;
-    uvec4 head = w.v[at], q = w.v[at + 1u + (u & 7u)];
-    r.qa = q & LOW;
-    r.qb = (q >> 4) & LOW;
-    k_scales(head, j, r);
+    uint at = (i >> 3) * 9u;
+    r.p = w.v[at];
+    r.q = w.v[at + 1u + (u & 7u)];
 #elif TYPE == T_Q5_K
-    uint at = (i >> 3) * 11u, j = (u & 7u) >> 1;
-    uvec4 head = w.v[at], hi = w.v[at + 1u + (u & 1u)], q = w.v[at + 3u + (u & 7u)];
-    r.qa = (q & LOW) | (((hi >> (2u * j)) & 0x01010101u) << 4);
-    r.qb = ((q >> 4) & LOW) | (((hi >> (2u * j + 1u)) & 0x01010101u) << 4);
-    k_scales(head, j, r);
+    uint at = (i >> 3) * 11u;
+    r.p = w.v[at];
+    r.r = w.v[at + 1u + (u & 1u)];
+    r.q = w.v[at + 3u + (u & 7u)];
 #elif TYPE == T_Q8_0
-    r.qa = w.v[2u * i];
-    r.qb = w.v[2u * i + 1u];
-    r.sa = r.sb = half_at(s, i);
-    r.ma = r.mb = 0.0;
+    r.q = w.v[2u * i];
+    r.p = w.v[2u * i + 1u];
+    r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
 #elif TYPE == T_Q6_K
-    uvec4 q = w.v[i];
-    uint h0 = h.v[2u * i], h1 = h.v[2u * i + 1u], sc = s.v[i >> 1] >> ((i & 1u) * 16u);
-    r.qa = (q & LOW) | ((uvec4(h0, h0 >> 2, h0 >> 4, h0 >> 6) & 0x03030303u) << 4);
-    r.qb = ((q >> 4) & LOW) | ((uvec4(h1, h1 >> 2, h1 >> 4, h1 >> 6) & 0x03030303u) << 4);
-    float d = half_at(z, i >> 3);
-    r.sa = d * float(int(sc << 24) >> 24);
-    r.sb = d * float(int(sc << 16) >> 24);
-    r.ma = r.mb = 0.0;
+    r.q = w.v[i];
+    r.h0 = h.v[2u * i];
+    r.h1 = h.v[2u * i + 1u];
+    r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
+    r.z = z.v[i >> 4] >> (((i >> 3) & 1u) * 16u);
 #else
-    uvec4 q = w.v[i];
-    r.qa = q & LOW;
-    r.qb = (q >> 4) & LOW;
+    r.q = w.v[i];
 #if TYPE == T_Q5_0 || TYPE == T_Q5_1
-    uint hi = h.v[i];
-    r.qa |= spread4(hi);
-    r.qb |= spread4(hi >> 16);
+    r.h0 = h.v[i];
 #endif
 #if HAS_MIN
-    vec2 dm = unpackHalf2x16(s.v[i]);
+    r.s = s.v[i];
+#else
+    r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
+#endif
+#endif
+    return r;
+}
+
+Unit decode(Raw x, uint u)
+{
+    Unit r;
+#if TYPE == T_Q4_K
+    r.qa = x.q & LOW;
+    r.qb = (x.q >> 4) & LOW;
+    k_scales(x.p, (u & 7u) >> 1, r);
+#elif TYPE == T_Q5_K
+    uint j = (u & 7u) >> 1;
+    r.qa = (x.q & LOW) | (((x.r >> (2u * j)) & 0x01010101u) << 4);
+    r.qb = ((x.q >> 4) & LOW) | (((x.r >> (2u * j + 1u)) & 0x01010101u) << 4);
+    k_scales(x.p, j, r);
+#elif TYPE == T_Q8_0
+    r.qa = x.q;
+    r.qb = x.p;
+    r.sa = r.sb = unpackHalf2x16(x.s).x;
+    r.ma = r.mb = 0.0;
+#elif TYPE == T_Q6_K
+    r.qa = (x.q & LOW) | ((uvec4(x.h0, x.h0 >> 2, x.h0 >> 4, x.h0 >> 6) & 0x03030303u) << 4);
+    r.qb = ((x.q >> 4) & LOW) | ((uvec4(x.h1, x.h1 >> 2, x.h1 >> 4, x.h1 >> 6) & 0x03030303u) << 4);
+    float d = unpackHalf2x16(x.z).x;
+    r.sa = d * float(int(x.s << 24) >> 24);
+    r.sb = d * float(int(x.s << 16) >> 24);
+    r.ma = r.mb = 0.0;
+#else
+    r.qa = x.q & LOW;
+    r.qb = (x.q >> 4) & LOW;
+#if TYPE == T_Q5_0 || TYPE == T_Q5_1
+    r.qa |= spread4(x.h0);
+    r.qb |= spread4(x.h0 >> 16);
+#endif
+    vec2 dm = unpackHalf2x16(x.s);
     r.sa = r.sb = dm.x;
+#if HAS_MIN
     r.ma = r.mb = -dm.y;
 #else
-    r.sa = r.sb = half_at(s, i);
     r.ma = r.mb = 0.0;
 #endif
 #endif
@@ -149,7 +177,7 @@ vec4 bytes(uint q)
 void unit_values(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu, out vec4 a[4], out vec4 b[4])
 {
 #if QUANTISED
-    Unit r = load_unit(w, s, h, z, row, u, nu);
+    Unit r = decode(load_raw(w, s, h, z, row, u, nu), u);
     [[unroll]] for (uint k = 0; k < 4u; k++) {
 #if HAS_MIN
         precise vec4 pa = bytes(r.qa[k]) * r.sa, pb = bytes(r.qb[k]) * r.sb;
