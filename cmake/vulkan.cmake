@@ -98,7 +98,7 @@ function(kernel name source)
 endfunction()
 
 foreach(k norm rope kv_write attn attn_merge linear_any quantise pool
-          gemm_sum to_f16)
+          gemm_sum to_f16 glu_form rope_kv)
   kernel(${k} ${k})
 endforeach()
 set(op 0)

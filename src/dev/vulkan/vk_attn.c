@@ -214,15 +214,21 @@ static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
+    uint32_t cols = 8, wg = MERGE_WG;
+    while (cols * 4 < (uint32_t)a->v_dim) cols *= 2;
+    wg = OB_MAX(wg, cols);
+    const vk_form form = a->v_dim % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 2, (uint32_t[]){MERGE_WG, (uint32_t)a->v_dim}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 11, (uint32_t[]){wg, (uint32_t)a->v_dim, cols, 0, 0, 0, 0, 0, 0, 0, form},
+                         &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    vk_reads(s, p->work.addr + p->scratch_off, vk_attn_scratch(p, op));
+    vk_reads(s, p->work.addr + p->part_off, vk_attn_scratch(p, op));
     vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
-    s->push.a[1] = p->work.addr + p->scratch_off;
+    s->push.a[1] = p->work.addr + p->part_off;
     s->push.a[2] = vk_value(p, op->out[0]);
     s->push.a[3] = p->params.addr + p->info_off;
+    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, 4);
     s->push.u[0] = (uint32_t)a->n_head;
     s->push.u[1] = (uint32_t)a->window;
     s->push.u[2] = a->causal;
@@ -233,7 +239,8 @@ static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
+/* Attention over what is in the cache by then. */
+static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
@@ -243,7 +250,6 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
-    OB_TRY(add_write(p, i, err));
     OB_TRY(vk_kernel_get(p->dev, "attn", 11,
                          (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
                                       own_values ? p->v_type : p->k_type, split, c.dt,
@@ -253,7 +259,7 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
     for (int k = 0; k < 2; k++) vk_reads(s, planes[k]->addr, planes[k]->size);
-    const VkDeviceAddress to = split ? p->work.addr + p->scratch_off : vk_value(p, op->out[0]);
+    const VkDeviceAddress to = split ? p->work.addr + p->part_off : vk_value(p, op->out[0]);
     vk_writes(s, to, split ? vk_attn_scratch(p, op) : vk_value_bytes(p, op->out[0]));
     s->push.a[1] = vk_value(p, op->in[0]);
     s->push.a[2] = planes[0]->addr;
@@ -270,4 +276,77 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     if (!split) return OB_OK;
     OB_TRY(indirect_of(p, y, words[5], &s->indirect, err));
     return add_merge(p, i, err);
+}
+
+ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    OB_TRY(add_write(p, i, err));
+    return add_attention(p, i, err);
+}
+
+/* --- both ropes and the write in one ------------------------------------------------------------- */
+
+static bool read_after(const ob_dev_plan *p, ob_val v, int32_t i)
+{
+    if (p->prog.vals[v].output) return true;
+    for (i++; i < p->prog.n_ops; i++) {
+        const ob_op *op = &p->prog.ops[i];
+        for (int k = 0; k < OB_OP_MAX_IN; k++)
+            if (op->in[k] == v) return true;
+        for (int k = 0; k < OB_OP_MAX_OUT; k++)
+            if (op->out[k] == v) return false;
+    }
+    return false;
+}
+
+static bool plain_type(ob_type t) { return t == OB_F32 || t == OB_F16; }
+
+bool vk_rope_fuses(const ob_dev_plan *p, int32_t i)
+{
+    if (i + 2 >= p->prog.n_ops) return false;
+    const ob_op *q = &p->prog.ops[i], *k = q + 1, *at = q + 2;
+    if (q->kind != OB_OP_ROPE || k->kind != OB_OP_ROPE || at->kind != OB_OP_ATTENTION) return false;
+    const ob_attn_params *a = &at->p.attn;
+    const ob_rope_params *r = &q->p.rope;
+    return at->in[0] == q->out[0] && at->in[1] == k->out[0] && at->in[2] != OB_NONE && at->in[2] != k->out[0] &&
+           q->in[0] == q->out[0] && k->in[0] == k->out[0] && plain_type(p->k_type) && plain_type(p->v_type) &&
+           same_rope(r, &k->p.rope) && r->pairing == k->p.rope.pairing && r->rot_off == k->p.rope.rot_off &&
+           r->head_dim == a->k_dim && k->p.rope.head_dim == a->k_dim && q->w[0] == k->w[0] && a->k_dim % 2 == 0 &&
+           a->v_dim % 2 == 0 && r->rot_off % 2 == 0 && !read_after(p, k->out[0], i + 2);
+}
+
+ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i], *at = op + 2;
+    const ob_attn_params *a = &at->p.attn;
+    const vk_rope_table *t;
+    const vk_mem *planes[2];
+    const vk_pipe *pipe;
+    planes_of(p, at, planes);
+    OB_TRY(table_of(p, op, &t, err));
+    OB_TRY(vk_kernel_get(p->dev, "rope_kv", 4,
+                         (uint32_t[]){ROPE_WG, p->k_type, p->v_type, op->p.rope.pairing == OB_ROPE_NEOX}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    for (int k = 0; k < 3; k++) {
+        vk_reads(s, vk_value(p, at->in[k]), vk_value_bytes(p, at->in[k]));
+        s->push.a[1 + k] = vk_value(p, at->in[k]);
+    }
+    vk_writes(s, vk_value(p, at->in[0]), vk_value_bytes(p, at->in[0]));
+    for (int k = 0; k < 2; k++) {
+        vk_writes(s, planes[k]->addr, planes[k]->size);
+        s->push.a[4 + k] = planes[k]->addr;
+    }
+    s->push.a[6] = p->params.addr + p->info_off;
+    s->push.a[7] = p->params.addr + p->table_off;
+    vk_push_addr(&s->push, 0, t->high);
+    vk_push_addr(&s->push, 2, t->low);
+    const uint32_t words[] = {(uint32_t)a->n_head, (uint32_t)a->n_head_kv, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
+                              (uint32_t)op->p.rope.n_rot, (uint32_t)op->p.rope.rot_off, (uint32_t)t->n_high,
+                              (uint32_t)p->page_tok, (uint32_t)p->max_pages};
+    memcpy(&s->push.u[4], words, sizeof words);
+    s->grid[0] = (uint32_t)ob_div_up(OB_MAX((int64_t)a->n_head * a->k_dim, (int64_t)a->n_head_kv * a->v_dim) / 2, ROPE_WG);
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    s->grid[2] = 3;
+    return add_attention(p, i + 2, err);
 }

@@ -266,7 +266,10 @@ struct ob_dev_plan {
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
     unsigned fast;          /* kernels this plan may use */
     vk_mem work;            /* values, scratch */
-    uint64_t scratch_off;   /* after the values */
+    uint64_t form_off;      /* after the values: activations in the form the next product reads */
+    uint64_t part_off;      /* after that: partial sums of products and attention */
+    ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
+    int form;               /* vk_form */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, out_off, table_off; /* in params */
     vk_mem results;         /* outputs small enough to be copied by the plan itself */
@@ -283,6 +286,9 @@ struct ob_dev_plan {
     int32_t n_tok, n_out, n_seq;
     double n_kv;
 };
+
+/* Activations as products read them. */
+typedef enum vk_form { VK_FORM_F32, VK_FORM_Q8, VK_FORM_F16 } vk_form;
 
 /* The next dispatch of the list, zeroed; NULL when there is no memory. */
 vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op);
@@ -305,11 +311,20 @@ void vk_push_addr(vk_push *p, int i, VkDeviceAddress a);
 /* vk_linear.c */
 const char *vk_type_name(ob_type t); /* as in kernel names; "?" for a type without kernels */
 ob_status vk_linear_add(ob_dev_plan *p, int32_t op, ob_err *err);
-uint64_t vk_linear_scratch(const ob_dev_plan *p, const ob_op *op);
+uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at form_off */
+uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
+/* The form in which the next reader of value v after op i wants it. */
+vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
+/* Let producer `s` write value v in this form too: addresses at a[at] and a[at + 1]. */
+void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int at);
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* Ops i, i + 1 (rope) and i + 2 (attention) as one layer has them: true when one kernel can do both ropes
+ * and the writing of the cache. */
+bool vk_rope_fuses(const ob_dev_plan *p, int32_t i);
+ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err);
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);

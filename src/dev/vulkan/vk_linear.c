@@ -95,8 +95,7 @@ static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, int m, const til
     return split;
 }
 
-/* Scratch of a product: the activations in another form, then partial sums of each matrix. */
-static uint64_t form_bytes(const ob_dev_plan *p, const ob_op *op)
+uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op)
 {
     const uint64_t rows = (uint64_t)rows_of(p, op), k = (uint64_t)p->prog.vals[op->in[0]].cols;
     if (rows <= MATVEC_ROWS) return ob_align_up(rows * k, 256) + ob_align_up(rows * k / 4, 256);
@@ -113,33 +112,69 @@ static uint64_t part_bytes(const ob_dev_plan *p, const ob_op *op, int m)
     return split > 1 ? ob_align_up(rows * (uint64_t)p->prog.vals[op->out[m]].cols * 4 * split, 256) : 0;
 }
 
-uint64_t vk_linear_scratch(const ob_dev_plan *p, const ob_op *op)
+uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op)
 {
-    uint64_t n = form_bytes(p, op);
+    uint64_t n = 0;
     for (int m = 0; m < op->p.linear.n_mat; m++) n += part_bytes(p, op, m);
     return n;
 }
 
+static vk_form form_of(const ob_dev_plan *p, const ob_op *op)
+{
+    for (int m = 0; m < op->p.linear.n_mat; m++) {
+        if (uses_int8(p, op, m)) return VK_FORM_Q8;
+        if (uses_coopmat(p, op, m)) return VK_FORM_F16;
+    }
+    return VK_FORM_F32;
+}
+
+vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
+{
+    for (i++; i < p->prog.n_ops; i++) {
+        const ob_op *op = &p->prog.ops[i];
+        if (op->kind == OB_OP_LINEAR && op->in[0] == v) return form_of(p, op);
+        for (int k = 0; k < OB_OP_MAX_IN; k++)
+            if (op->in[k] == v) return VK_FORM_F32;
+        for (int k = 0; k < OB_OP_MAX_OUT; k++)
+            if (op->out[k] == v) return VK_FORM_F32;
+    }
+    return VK_FORM_F32;
+}
+
+/* Place of the scales behind the int8 values. */
+static VkDeviceAddress scales_at(const ob_dev_plan *p, ob_val v)
+{
+    return p->work.addr + p->form_off + ob_align_up(vk_value_bytes(p, v) / 4, 256);
+}
+
+void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int at)
+{
+    const VkDeviceAddress to = p->work.addr + p->form_off;
+    s->push.a[at] = to;
+    s->push.a[at + 1] = scales_at(p, v);
+    /* int8 and scales take 3/8 of the f32 bytes and a gap, f16 half. */
+    vk_writes(s, to, vk_value_bytes(p, v) / 2 + 512);
+    p->form_of = v;
+    p->form = form;
+}
+
 static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
 
-/* Activations to int8 in the scratch. */
-static ob_status add_quantise(ob_dev_plan *p, int32_t i, ob_err *err)
+/* Activations into another form by a pass of their own. */
+static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_value *x = &p->prog.vals[op->in[0]];
-    const uint64_t at = p->work.addr + p->scratch_off, n = (uint64_t)rows_of(p, op) * (uint64_t)x->cols;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "quantise", 1, (uint32_t[]){QUANT_WG}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, form == VK_FORM_Q8 ? "quantise" : "to_f16", 1, (uint32_t[]){QUANT_WG}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
-    vk_writes(s, at, form_bytes(p, op));
     s->push.a[1] = vk_value(p, op->in[0]);
-    s->push.a[2] = at;
-    s->push.a[3] = at + ob_align_up(n, 256);
+    vk_write_form(p, s, op->in[0], form, 2);
     s->push.u[0] = x->rows;
     s->push.u[1] = (uint32_t)x->cols;
-    s->grid[0] = (uint32_t)ob_div_up(x->cols / 32, QUANT_WG);
+    s->grid[0] = (uint32_t)ob_div_up(x->cols / (form == VK_FORM_Q8 ? 32 : 8), QUANT_WG);
     s->grid[1] = (uint32_t)rows_of(p, op);
     return OB_OK;
 }
@@ -189,11 +224,10 @@ static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
     if (int8) {
-        const uint64_t at = p->work.addr + p->scratch_off;
-        vk_reads(s, at, form_bytes(p, op));
+        const uint64_t at = p->work.addr + p->form_off;
+        vk_reads(s, at, vk_linear_form(p, op));
         s->push.a[1] = at;
-        vk_push_addr(&s->push, 8,
-                     at + ob_align_up((uint64_t)rows_of(p, op) * (uint64_t)p->prog.vals[op->in[0]].cols, 256));
+        vk_push_addr(&s->push, 8, scales_at(p, op->in[0]));
     }
     const uint32_t groups = (uint32_t)ob_div_up(n, wg / t);
     s->grid[0] = OB_MIN(groups, 32768u);
@@ -216,26 +250,6 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, bn);
     s->grid[1] = (uint32_t)ob_div_up(rows_of(p, op), bm);
-    return OB_OK;
-}
-
-/* Activations to f16 in the scratch. */
-static ob_status add_to_f16(ob_dev_plan *p, int32_t i, ob_err *err)
-{
-    const ob_op *op = &p->prog.ops[i];
-    const ob_value *x = &p->prog.vals[op->in[0]];
-    const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "to_f16", 1, (uint32_t[]){QUANT_WG}, &pipe, err));
-    vk_dispatch *s = vk_add(p, pipe, i);
-    if (!s) return no_memory(err);
-    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
-    vk_writes(s, p->work.addr + p->scratch_off, form_bytes(p, op));
-    s->push.a[1] = vk_value(p, op->in[0]);
-    s->push.a[2] = p->work.addr + p->scratch_off;
-    s->push.u[0] = x->rows;
-    s->push.u[1] = (uint32_t)x->cols;
-    s->grid[0] = (uint32_t)ob_div_up(x->cols / 8, QUANT_WG);
-    s->grid[1] = (uint32_t)rows_of(p, op);
     return OB_OK;
 }
 
@@ -280,8 +294,8 @@ static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress p
                          &pipe, err));
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
-    vk_reads(s, p->work.addr + p->scratch_off, form_bytes(p, op));
-    s->push.a[1] = p->work.addr + p->scratch_off;
+    vk_reads(s, p->work.addr + p->form_off, vk_linear_form(p, op));
+    s->push.a[1] = p->work.addr + p->form_off;
     s->push.u[5] = m_tiles;
     s->grid[0] = m_tiles;
     s->grid[1] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, t.bn);
@@ -309,14 +323,9 @@ static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    bool int8 = false, f16 = false;
-    for (int m = 0; m < op->p.linear.n_mat; m++) {
-        int8 |= uses_int8(p, op, m);
-        f16 |= uses_coopmat(p, op, m);
-    }
-    if (int8) OB_TRY(add_quantise(p, i, err));
-    if (f16) OB_TRY(add_to_f16(p, i, err));
-    VkDeviceAddress part = p->work.addr + p->scratch_off + form_bytes(p, op);
+    const vk_form form = form_of(p, op);
+    if (form != VK_FORM_F32 && (p->form_of != op->in[0] || p->form != (int)form)) OB_TRY(add_form(p, i, form, err));
+    VkDeviceAddress part = p->work.addr + p->part_off;
     for (int m = 0; m < op->p.linear.n_mat; m++) {
         if (odd_width(p, op)) OB_TRY(add_any(p, i, m, err));
         else if (rows_of(p, op) <= MATVEC_ROWS) OB_TRY(add_matvec(p, i, m, err));

@@ -147,10 +147,11 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
     const uint32_t cols = (uint32_t)x->cols, group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
     uint32_t wg = 32;
     while (wg < 512 && wg * 4 < group) wg *= 2;
+    const vk_form form = cols == group && cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "norm", 4,
+    OB_TRY(vk_kernel_get(p->dev, "norm", 11,
                          (uint32_t[]){wg, op->kind == OB_OP_LAYER_NORM, op->w[0] != OB_NONE,
-                                      op->kind == OB_OP_LAYER_NORM && op->w[1] != OB_NONE},
+                                      op->kind == OB_OP_LAYER_NORM && op->w[1] != OB_NONE, 0, 0, 0, 0, 0, 0, form},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -162,6 +163,7 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = group;
     s->push.u[3] = bits(op->p.norm.eps);
     s->grid[0] = cols / group;
+    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, 5);
     s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
     return OB_OK;
 }
@@ -186,6 +188,26 @@ static ob_status add_row(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = bits(op->kind == OB_OP_GLU ? op->p.glu.clamp : op->kind == OB_OP_ADD ? op->p.add.scale : op->p.scale.scale);
     s->push.u[3] = bits(op->kind == OB_OP_SCALE ? op->p.scale.softcap : 0);
     s->grid[0] = (uint32_t)ob_div_up(y->cols, ROW_WG);
+    s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
+    return OB_OK;
+}
+
+/* GLU whose result goes to a product in another form. */
+static ob_status add_glu_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *y = &p->prog.vals[op->out[0]];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "glu_form", 11, (uint32_t[]){ROW_WG, op->p.glu.act, 0, 0, 0, 0, 0, 0, 0, 0, form}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 3);
+    s->push.a[2] = vk_value(p, op->in[1]);
+    vk_write_form(p, s, op->out[0], form, 4);
+    s->push.u[0] = y->rows;
+    s->push.u[1] = (uint32_t)y->cols;
+    s->push.u[2] = bits(op->p.glu.clamp);
+    s->grid[0] = (uint32_t)ob_div_up(y->cols / 4, ROW_WG);
     s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
     return OB_OK;
 }
@@ -221,20 +243,41 @@ static ob_status add_results(ob_dev_plan *p, ob_err *err)
     return OB_OK;
 }
 
+static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    switch (op->kind) {
+    case OB_OP_EMBED:
+    case OB_OP_ADD_ROW: return add_embed(p, i, err);
+    case OB_OP_POOL: return add_pool(p, i, err);
+    case OB_OP_RMS_NORM:
+    case OB_OP_LAYER_NORM: return add_norm(p, i, err);
+    case OB_OP_LINEAR: return vk_linear_add(p, i, err);
+    case OB_OP_ROPE: return vk_rope_add(p, i, err);
+    case OB_OP_ATTENTION: return vk_attn_add(p, i, err);
+    case OB_OP_GLU: {
+        const vk_form form = p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
+        if (form != VK_FORM_F32) return add_glu_form(p, i, form, err);
+        return add_row(p, i, err);
+    }
+    default: return add_row(p, i, err);
+    }
+}
+
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
+    p->form_of = OB_NONE;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
-        if (vk_max_rows(p, p->prog.vals[p->prog.ops[i].out[0]].rows) == 0) continue; /* a bucket without outputs */
-        switch (p->prog.ops[i].kind) {
-        case OB_OP_EMBED:
-        case OB_OP_ADD_ROW: OB_TRY(add_embed(p, i, err)); break;
-        case OB_OP_POOL: OB_TRY(add_pool(p, i, err)); break;
-        case OB_OP_RMS_NORM:
-        case OB_OP_LAYER_NORM: OB_TRY(add_norm(p, i, err)); break;
-        case OB_OP_LINEAR: OB_TRY(vk_linear_add(p, i, err)); break;
-        case OB_OP_ROPE: OB_TRY(vk_rope_add(p, i, err)); break;
-        case OB_OP_ATTENTION: OB_TRY(vk_attn_add(p, i, err)); break;
-        default: OB_TRY(add_row(p, i, err)); break;
+        const ob_op *op = &p->prog.ops[i];
+        if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0) continue; /* a bucket without outputs */
+        /* What this op overwrites has no other form any more. */
+        for (int k = 0; k < OB_OP_MAX_OUT; k++)
+            if (op->out[k] != OB_NONE && op->out[k] == p->form_of) p->form_of = OB_NONE;
+        if (vk_rope_fuses(p, i)) {
+            OB_TRY(vk_rope_attn_add(p, i, err));
+            i += 2;
+        } else {
+            OB_TRY(add_op(p, i, err));
         }
     }
     return add_results(p, err);
@@ -310,14 +353,19 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
 /* The workspace, with scratch behind the values; the parameters of a step. */
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
-    uint64_t scratch = 0;
+    uint64_t form = 0, part = 0;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
-        if (op->kind == OB_OP_LINEAR) scratch = OB_MAX(scratch, vk_linear_scratch(p, op));
-        if (op->kind == OB_OP_ATTENTION) scratch = OB_MAX(scratch, vk_attn_scratch(p, op));
+        if (op->kind == OB_OP_LINEAR) {
+            form = OB_MAX(form, vk_linear_form(p, op));
+            part = OB_MAX(part, vk_linear_parts(p, op));
+        } else if (op->kind == OB_OP_ATTENTION) {
+            part = OB_MAX(part, vk_attn_scratch(p, op));
+        }
     }
-    p->scratch_off = ob_align_up(p->prog.workspace_bytes, 256);
-    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->scratch_off + scratch, &p->work, err));
+    p->form_off = ob_align_up(p->prog.workspace_bytes, 256);
+    p->part_off = ob_align_up(p->form_off + form + 512, 256);
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->part_off + part, &p->work, err));
     const uint64_t n_tok = (uint64_t)p->prog.max_tok;
     p->tok_off = ob_align_up(sizeof(vk_params), 64);
     p->pos_off = p->tok_off + n_tok * 4;

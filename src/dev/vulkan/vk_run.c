@@ -30,7 +30,8 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     for (int32_t q = 0; q < step->n_seq; q++) {
         const int32_t first = step->seq_first[q], last = step->seq_first[q + 1], past = step->seq_past[q];
         for (int32_t r = first; r < last; r++) {
-            const uint32_t info[4] = {(uint32_t)q, (uint32_t)(past + r - first), (uint32_t)(past + last - first), 0};
+            const uint32_t info[4] = {(uint32_t)q, (uint32_t)(past + r - first), (uint32_t)(past + last - first),
+                                      (uint32_t)OB_MAX(step->pos[r], 0)};
             memcpy(m + p->info_off + (uint64_t)r * 16, info, 16);
         }
     }

@@ -23,7 +23,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pa
 };
 
 /* One token of the step: its sequence, its place in the cache, tokens of its sequence in the cache
- * after this step. */
+ * after this step, its position. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer TokInfo { uvec4 v[]; };
 
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
