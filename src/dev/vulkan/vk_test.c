@@ -207,6 +207,7 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     OB_GOTO(reference(t, err));
     for (int i = 0; i < 2; i++) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     OB_GOTO(run_tests(d, t, type, err));
+    d->n_prof = 0; /* tests are no work of a model */
 out:
     if (s != OB_OK) d->tested[type] = 0;
     for (int i = 0; t && i < 2; i++) vk_weight_free(&d->base, t->packed[i]);
