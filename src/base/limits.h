@@ -12,6 +12,7 @@
 #define OB_MAX_DIMS 4
 #define OB_MAX_ST_HEADER_BYTES (32u << 20) /* of a safetensors file */
 #define OB_MAX_SPLITS 1024u
+#define OB_MAX_SUMS_BYTES (64u << 20)     /* the text beside a 1BP package: a line for each tensor */
 #define OB_MAX_VOCAB (1u << 22)
 #define OB_MAX_VOCAB_BYTES (1u << 30)      /* all token texts together */
 #define OB_MAX_TOK_TEXT_BYTES (1u << 30)   /* text of one encode call */

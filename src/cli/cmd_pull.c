@@ -72,8 +72,8 @@ ob_status ob_cli_find_model(const char *arg, char **path, ob_err *err)
         *path = ob_strdup(arg);
         return *path ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");
     }
-    size_t n = strlen(arg);
-    if (strchr(arg, '/') || (n > 5 && !strcmp(arg + n - 5, ".gguf")))
+    const char *dot = strrchr(arg, '.');
+    if (strchr(arg, '/') || (dot && (!strcmp(dot, ".gguf") || !strcmp(dot, ".1bp"))))
         return ob_err_set(err, OB_E_NOT_FOUND, "%.300s: no such file", arg);
     return ob_hub_find(arg, path, err);
 }

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "fmt/onebp.h"
 #include "hub/hub.h"
 #include "serve/serve.h"
 
@@ -23,6 +24,18 @@ static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
     p->access_log = ob_cli_flag(a, OB_OPT_VERBOSE) || ob_cli_flag(a, OB_OPT_LOG_JSON);
 }
 
+/* --verify: the tensors of a package against the sums beside it. */
+static ob_status verify(const char *path, ob_err *err)
+{
+    ob_buf sums;
+    ob_buf_init(&sums, 1 << 16);
+    ob_buf_addf(&sums, "%s.sums", path);
+    ob_status s = ob_buf_status(&sums, err);
+    if (s == OB_OK) s = ob_onebp_sums_verify(path, ob_buf_str(&sums), NULL, NULL, err);
+    ob_buf_deinit(&sums);
+    return s;
+}
+
 int ob_cmd_serve(const ob_args *a)
 {
     char *path = NULL, *embed_path = NULL, *rerank_path = NULL;
@@ -37,6 +50,7 @@ int ob_cmd_serve(const ob_args *a)
                                   "`1bit pull " OB_HUB_DEMO_MODEL "` fetches it");
     if (s != OB_OK) return ob_cli_fail(a, &err);
     if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
+    if (ob_cli_flag(a, OB_OPT_VERIFY)) OB_GOTO(verify(path, &err));
     fill_params(a, path, &p);
     if (ob_cli_str(a, OB_OPT_EMBED)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_EMBED), &embed_path, &err));
     if (ob_cli_str(a, OB_OPT_RERANK)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_RERANK), &rerank_path, &err));

@@ -74,6 +74,21 @@ static const ob_command k_commands[] = {
      "The library is $XDG_DATA_HOME/1bit/models, or ~/.local/share/1bit/models.", ob_cmd_list},
     {OB_CMD_RM, "rm", "NAME", 1, 1, "remove a model from the library",
      "Removes the files of the model, those of an unfinished download too.", ob_cmd_rm},
+    {OB_CMD_CONVERT, "convert", "SRC DST", 2, 2, "make a 1BP package from a GGUF file",
+     "SRC is a GGUF file (of a split one, any part), or one on Hugging Face, written as "
+     "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. A remote file is "
+     "read by range requests, so that only the package takes room on the disk; a conversion that "
+     "was cut off goes on where it stopped. HF_ENDPOINT, ONEBIT_HF_ENDPOINT and HF_TOKEN work as for "
+     "pull.\n\n"
+     "DST appears when it is complete; on its way it is DST.part. Metadata and tensors are copied byte "
+     "for byte (see docs/onebp.md), so the package gives the same answers as the file.",
+     ob_cmd_convert},
+    {OB_CMD_CHECK_1BP, "check-1bp", "GGUF 1BP", 2, 2, "compare a 1BP package with its GGUF file",
+     "Compares the metadata, and name, shape, type, size, alignment and bytes of each tensor, then all "
+     "bytes besides. Prints a line for each difference and at the end OK or FAIL with the number of "
+     "tensors and metadata keys. A file 1BP.sums beside the package is checked, too. Exits with 1 when "
+     "something differs.",
+     ob_cmd_check_1bp},
     {OB_CMD_VERSION, "version", "", 0, 0, "version of this program", NULL, ob_cmd_version},
     {OB_CMD_HELP, "help", "[COMMAND]", 0, 1, "help on all commands or on one", NULL, ob_cmd_help},
 };

@@ -26,9 +26,11 @@ const ob_command *ob_cli_find_command(const char *name); /* NULL if unknown */
 int ob_cmd_bench(const ob_args *a);
 int ob_cmd_chat(const ob_args *a);
 int ob_cmd_check(const ob_args *a);
-int ob_cmd_embed(const ob_args *a);
+int ob_cmd_check_1bp(const ob_args *a);
+int ob_cmd_convert(const ob_args *a);
 int ob_cmd_devices(const ob_args *a);
 int ob_cmd_doctor(const ob_args *a);
+int ob_cmd_embed(const ob_args *a);
 int ob_cmd_help(const ob_args *a);
 int ob_cmd_info(const ob_args *a);
 int ob_cmd_list(const ob_args *a);

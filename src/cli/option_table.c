@@ -155,7 +155,12 @@ static const ob_option k_options[] = {
     [OB_OPT_NAME] = {.name = "name", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
         .commands = OB_IN(PULL), .doc = "name in the library (default: made from the file's name)"},
     [OB_OPT_FORCE] = {.name = "force", .letter = 'f', .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(PULL), .doc = "download again even if the model is complete"},
+        .commands = OB_IN(PULL) | OB_IN(CONVERT),
+        .doc = "replace what is there already"},
+    [OB_OPT_SUMS] = {.name = "sums", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(CONVERT),
+        .doc = "also write FILE.sums, with a SHA-256 of each tensor"},
+    [OB_OPT_VERIFY] = {.name = "verify", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(SERVE),
+        .doc = "compare a 1BP package with its .sums file before it is loaded"},
 
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |

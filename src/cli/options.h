@@ -21,9 +21,9 @@
 
 /* Every command that may carry options; a bit each. A command exists when commands.c lists it. */
 typedef enum ob_cmd_id {
-    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE, OB_CMD_PULL,
-    OB_CMD_LIST, OB_CMD_RM, OB_CMD_DEVICES, OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS,
-    OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
+    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE,
+    OB_CMD_PULL, OB_CMD_LIST, OB_CMD_RM, OB_CMD_CONVERT, OB_CMD_CHECK_1BP, OB_CMD_DEVICES,
+    OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS, OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
     OB_CMD_COUNT
 } ob_cmd_id;
 #define OB_IN(cmd) (UINT64_C(1) << OB_CMD_##cmd)
@@ -53,7 +53,7 @@ typedef enum ob_opt_id {
     /* info, check */
     OB_OPT_ARCHITECTURES, OB_OPT_ALL_GOLDEN,
     /* library */
-    OB_OPT_NAME, OB_OPT_FORCE,
+    OB_OPT_NAME, OB_OPT_FORCE, OB_OPT_SUMS, OB_OPT_VERIFY,
     /* output forms */
     OB_OPT_JSON, OB_OPT_CSV, OB_OPT_MAN, OB_OPT_MARKDOWN,
     /* everywhere */

@@ -75,6 +75,8 @@ void ob_file_close(ob_file *f);
 
 const char *ob_file_path(const ob_file *f);       /* first part; "" for bytes */
 const char *ob_file_format(const ob_file *f);     /* "GGUF v3", "1BP v5" */
+/* Append the path of a part (from 0), for who reads it by other means than the mapping. */
+void ob_file_part_path(const ob_file *f, int part, ob_buf *out);
 uint64_t ob_file_n_bytes(const ob_file *f);       /* all parts */
 int ob_file_n_parts(const ob_file *f);
 

@@ -186,6 +186,18 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+void ob_file_part_path(const ob_file *f, int part, ob_buf *out)
+{
+    size_t prefix_len;
+    char tail[64];
+    if (f->n_parts > 1 && is_part_name(f->path, 0, f->n_parts, &prefix_len)) {
+        ob_buf_add(out, f->path, prefix_len);
+        ob_buf_adds(out, split_tail(tail, part, f->n_parts));
+    } else {
+        ob_buf_adds(out, f->path);
+    }
+}
+
 static ob_status map_split_part(ob_part *p, const char *path, ob_err *err)
 {
     OB_TRY(ob_part_map(p, path, err));

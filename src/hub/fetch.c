@@ -3,18 +3,14 @@
  * A request for the rest of a file is trusted only as far as the answer proves it: 206 must begin
  * where we stopped, 200 means the server sends everything again, and the ETag of the first part goes
  * along as If-Range so that a file that changed in between starts over. */
-#include <ctype.h>
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <openssl/evp.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -23,17 +19,10 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/math.h"
+#include "hub/http_int.h"
 #include "hub/hub_int.h"
 
-enum {
-    CONNECT_S = 5,         /* to give up on a host that does not answer; three times with retries */
-    STALL_S = 20,          /* no byte for so long: try again */
-    MAX_FRUITLESS = 5,     /* tries in a row that brought no byte */
-    FIRST_PAUSE_MS = 500,  /* doubles with each fruitless try but the first */
-    MAX_PAUSE_MS = 15000,
-    MAX_RETRY_AFTER_S = 60,
-    HASH_CHUNK = 1 << 20,
-};
+enum { HASH_CHUNK = 1 << 20 };
 /* Left free on the disk. */
 #define SPARE_BYTES (UINT64_C(32) << 20)
 
@@ -114,24 +103,12 @@ typedef struct transfer {
     bool resumed;     /* some bytes come from an earlier request */
     bool got_bytes;   /* this request brought some */
 
-    /* the answer being read; reset at each status line */
-    long status;
-    uint64_t range_start, range_total, length;
-    bool has_range, has_length, in_body;
-    char new_etag[256];
-    char linked_sha256[65]; /* from any answer of the request: redirects carry it */
+    ob_http_answer answer;
+    bool in_body;
 
     ob_status stop; /* why a callback ended the transfer */
     ob_err stop_err;
 } transfer;
-
-static bool is_sha256(const char *s, size_t n)
-{
-    if (n != 64) return false;
-    for (size_t i = 0; i < n; i++)
-        if (!isxdigit((unsigned char)s[i])) return false;
-    return true;
-}
 
 /* Remember whose bytes are in the .part file; with a checksum: that dest is complete. */
 static ob_status write_meta(transfer *t, const char *sha256, ob_err *err)
@@ -158,7 +135,7 @@ static bool complete_before(transfer *t)
     json_t *root = json_load_file(t->meta, 0, NULL);
     bool ok = root &&
               json_unpack(root, "{s:s, s:s, s:I}", "url", &url, "sha256", &sha, "size", &size) == 0 &&
-              !strcmp(url, t->job->url) && is_sha256(sha, strlen(sha)) &&
+              !strcmp(url, t->job->url) && ob_http_is_sha256(sha, strlen(sha)) &&
               (!t->job->sha256[0] || !strcmp(t->job->sha256, sha)) &&
               stat(t->job->dest, &st) == 0 && st.st_size == size;
     if (ok) {
@@ -208,71 +185,11 @@ static ob_status open_part(transfer *t, ob_err *err)
 
 /* ---- Reading an answer ---------------------------------------------------------------------- */
 
-static const char *header_value(const char *line, const char *name)
-{
-    size_t n = strlen(name);
-    if (strncasecmp(line, name, n) != 0 || line[n] != ':') return NULL;
-    const char *v = line + n + 1;
-    return v + strspn(v, " \t");
-}
-
-static void copy_trimmed(char *out, size_t cap, const char *v)
-{
-    size_t n = strcspn(v, "\r\n");
-    while (n && (v[n - 1] == ' ' || v[n - 1] == '\t')) n--;
-    if (n >= cap) n = 0; /* too long to be of use */
-    memcpy(out, v, n);
-    out[n] = 0;
-}
-
-/* "bytes 100-199/1000", "bytes 100-199/\*" or "bytes *\/1000" */
-static void read_content_range(transfer *t, const char *v)
-{
-    unsigned long long a, b, all = 0;
-    if (sscanf(v, "bytes %llu-%llu/%llu", &a, &b, &all) >= 2) {
-        t->has_range = true;
-        t->range_start = a;
-        t->range_total = all;
-    } else if (sscanf(v, "bytes */%llu", &all) == 1) {
-        t->range_total = all;
-    }
-}
-
-static void new_answer(transfer *t, const char *status_line)
-{
-    const char *sp = strchr(status_line, ' ');
-    t->status = sp ? strtol(sp, NULL, 10) : 0;
-    t->has_range = t->has_length = t->in_body = false;
-    t->range_start = t->range_total = t->length = 0;
-    t->new_etag[0] = 0;
-}
-
 static size_t on_header(char *data, size_t size, size_t n, void *arg)
 {
     transfer *t = arg;
-    char line[1024], value[256];
-    size_t len = size * n;
-    if (len >= sizeof line) return len; /* none of ours is that long */
-    memcpy(line, data, len);
-    line[len] = 0;
-    const char *v;
-    if (!strncmp(line, "HTTP/", 5)) {
-        new_answer(t, line);
-    } else if ((v = header_value(line, "Content-Range"))) {
-        read_content_range(t, v);
-    } else if ((v = header_value(line, "Content-Length"))) {
-        t->length = strtoull(v, NULL, 10);
-        t->has_length = true;
-    } else if ((v = header_value(line, "ETag"))) {
-        copy_trimmed(t->new_etag, sizeof t->new_etag, v);
-    } else if ((v = header_value(line, "X-Linked-ETag"))) {
-        copy_trimmed(value, sizeof value, v);
-        size_t k = strlen(value);
-        if (k == 66 && value[0] == '"' && is_sha256(value + 1, 64))
-            for (int i = 0; i < 64; i++)
-                t->linked_sha256[i] = (char)tolower((unsigned char)value[1 + i]);
-    }
-    return len;
+    ob_http_answer_line(&t->answer, data, size * n);
+    return size * n;
 }
 
 static ob_status stop(transfer *t, ob_status s)
@@ -297,14 +214,15 @@ static ob_status check_space(transfer *t)
 static ob_status begin_body(transfer *t)
 {
     ob_err *err = &t->stop_err;
-    uint64_t total = t->has_length ? t->length : 0;
-    if (t->status == 206) {
-        if (!t->has_range || t->range_start != t->off ||
-            (t->total && t->range_total && t->range_total != t->total)) {
+    const ob_http_answer *a = &t->answer;
+    uint64_t total = a->has_length ? a->length : 0;
+    if (a->status == 206) {
+        if (!a->has_range || a->range_start != t->off ||
+            (t->total && a->range_total && a->range_total != t->total)) {
             OB_TRY(start_over(t, err));
             return ob_err_set(err, OB_E_NETWORK, "the server sent another range than asked for");
         }
-        total = t->range_total;
+        total = a->range_total;
     } else if (t->off > 0) {
         ob_hub_remark(t->job->opts, "%s: the server cannot go on where the download stopped; "
                                     "it starts again", t->job->label);
@@ -316,7 +234,7 @@ static ob_status begin_body(transfer *t)
                           t->job->label, (unsigned long long)total, (unsigned long long)want);
     t->total = total ? total : want;
     OB_TRY(check_space(t));
-    if (t->new_etag[0] || t->status == 200) snprintf(t->etag, sizeof t->etag, "%s", t->new_etag);
+    if (a->etag[0] || a->status == 200) snprintf(t->etag, sizeof t->etag, "%s", a->etag);
     return write_meta(t, "", err);
 }
 
@@ -324,7 +242,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 {
     transfer *t = arg;
     size_t len = size * n;
-    if (t->status != 200 && t->status != 206) return len; /* the text of an error page */
+    if (t->answer.status != 200 && t->answer.status != 206) return len; /* the text of an error page */
     if (!t->in_body) {
         t->in_body = true;
         if (stop(t, begin_body(t)) != OB_OK) return 0;
@@ -360,55 +278,23 @@ static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl
 
 /* ---- One request ---------------------------------------------------------------------------- */
 
-static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
-static void curl_init(void) { curl_global_init(CURL_GLOBAL_DEFAULT); }
-
-static bool add_line(struct curl_slist **list, const char *name, const char *value)
-{
-    char line[4096];
-    int n = snprintf(line, sizeof line, "%s: %s", name, value);
-    if (n < 0 || n >= (int)sizeof line || strpbrk(value, "\r\n")) return false;
-    struct curl_slist *more = curl_slist_append(*list, line);
-    if (!more) return false;
-    *list = more;
-    return true;
-}
-
 static bool add_request_headers(transfer *t, struct curl_slist **list)
 {
-    char token[2048];
-    if (t->job->bearer) {
-        int n = snprintf(token, sizeof token, "Bearer %s", t->job->bearer);
-        /* curl drops this header when a redirect leads to another host */
-        if (n >= (int)sizeof token || !add_line(list, "Authorization", token)) return false;
-    }
+    if (t->job->bearer && !ob_http_add_bearer(list, t->job->bearer)) return false;
     bool strong = t->etag[0] == '"';
-    return t->off == 0 || !strong || add_line(list, "If-Range", t->etag);
+    return t->off == 0 || !strong || ob_http_add_header(list, "If-Range", t->etag);
 }
 
 static CURLcode perform(transfer *t, CURL *curl, long *retry_after_s)
 {
     struct curl_slist *headers = NULL;
     char range[32], reason[CURL_ERROR_SIZE] = "";
-    bool https = !strncmp(t->job->url, "https://", 8);
-    t->status = 0;
+    t->answer.status = 0;
+    t->in_body = false;
     t->stop = OB_OK;
     t->got_bytes = false;
-    curl_easy_reset(curl);
     bool ok = add_request_headers(t, &headers);
-    curl_easy_setopt(curl, CURLOPT_URL, t->job->url);
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_USERAGENT, "1bit/" OB_VERSION);
-    curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, https ? "https" : "http,https");
-    curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
-    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 256L * 1024);
-    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
+    ob_http_setup(curl, t->job->url, headers, reason);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
@@ -421,31 +307,12 @@ static CURLcode perform(transfer *t, CURL *curl, long *retry_after_s)
         curl_easy_setopt(curl, CURLOPT_RANGE, range);
     }
     CURLcode rc = ok ? curl_easy_perform(curl) : CURLE_OUT_OF_MEMORY;
-    curl_off_t after = 0;
-    curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &after);
-    *retry_after_s = (long)OB_MIN(after, (curl_off_t)MAX_RETRY_AFTER_S);
+    *retry_after_s = ob_http_retry_after_s(curl);
     if (rc != CURLE_OK && t->stop == OB_OK)
         (void)ob_err_set(&t->stop_err, OB_E_NETWORK, "%s",
                          *reason ? reason : curl_easy_strerror(rc));
     curl_slist_free_all(headers);
     return rc;
-}
-
-static ob_status http_error(const transfer *t, ob_err *err)
-{
-    const char *url = t->job->url;
-    switch (t->status) {
-    case 401:
-    case 403:
-        return ob_err_set(err, OB_E_AUTH,
-                          "%.300s: HTTP %ld: it does not exist or needs permission; %s", url,
-                          t->status,
-                          t->job->bearer ? "the token of HF_TOKEN was not enough"
-                                         : "for a gated model set HF_TOKEN");
-    case 404:
-    case 410: return ob_err_set(err, OB_E_NOT_FOUND, "%.400s: HTTP %ld", url, t->status);
-    default: return ob_err_set(err, OB_E_NETWORK, "%.400s: HTTP %ld", url, t->status);
-    }
 }
 
 typedef enum outcome { DONE, AGAIN, FAILED } outcome;
@@ -456,28 +323,19 @@ static outcome judge(transfer *t, CURLcode rc, ob_err *err)
     if (t->stop != OB_OK || rc != CURLE_OK) {
         *err = t->stop_err;
         if (t->stop != OB_OK) return t->stop == OB_E_NETWORK ? AGAIN : FAILED;
-        switch (rc) {
-        case CURLE_PEER_FAILED_VERIFICATION:
-        case CURLE_SSL_CACERT_BADFILE:
-        case CURLE_UNSUPPORTED_PROTOCOL:
-        case CURLE_URL_MALFORMAT:
-        case CURLE_TOO_MANY_REDIRECTS:
-        case CURLE_OUT_OF_MEMORY: return FAILED;
-        default: return AGAIN;
-        }
+        return ob_http_curl_is_final(rc) ? FAILED : AGAIN;
     }
-    if (t->status == 416 && t->off > 0) {
+    const ob_http_answer *a = &t->answer;
+    if (a->status == 416 && t->off > 0) {
         /* "nothing after what you have": either we have it all, or the file is another one now */
-        if (t->range_total == t->off) return DONE;
+        if (a->range_total == t->off) return DONE;
         if (start_over(t, err) != OB_OK) return FAILED;
         (void)ob_err_set(err, OB_E_NETWORK, "the file on the server is shorter now");
         return AGAIN;
     }
-    if (t->status != 200 && t->status != 206) {
-        (void)http_error(t, err);
-        bool passing = t->status == 408 || t->status == 425 || t->status == 429 ||
-                       t->status >= 500;
-        return passing ? AGAIN : FAILED;
+    if (a->status != 200 && a->status != 206) {
+        (void)ob_http_error(t->job->url, a->status, t->job->bearer != NULL, err);
+        return ob_http_status_is_passing(a->status) ? AGAIN : FAILED;
     }
     if (!t->total || t->off == t->total) return DONE;
     (void)ob_err_set(err, OB_E_NETWORK, "the connection ended after %llu of %llu bytes",
@@ -509,9 +367,8 @@ static ob_status download(transfer *t, CURL *curl, ob_err *err)
         ever |= t->got_bytes;
         fruitless = t->got_bytes ? 0 : fruitless + 1;
         bool unreachable = !ever && t->job->has_fallback;
-        if (what == FAILED || unreachable || fruitless >= MAX_FRUITLESS) return err->code;
-        long ms = OB_MIN((long)FIRST_PAUSE_MS << OB_MAX(fruitless - 1, 0), (long)MAX_PAUSE_MS);
-        ms = OB_MAX(ms, after_s * 1000);
+        if (what == FAILED || unreachable || fruitless >= OB_HTTP_MAX_FRUITLESS) return err->code;
+        long ms = ob_http_pause_ms(fruitless, after_s);
         ob_hub_remark(t->job->opts, "%s: %s; trying again in %.1f s", t->job->label, err->text,
                       (double)ms / 1000);
         if (!pause_ms(t, ms)) return ob_err_set(err, OB_E_CANCELLED, "stopped");
@@ -527,7 +384,7 @@ static ob_status check(transfer *t, ob_err *err)
         return ob_err_set(err, OB_E_CORRUPT, "%s: %llu bytes came instead of %llu", job->label,
                           (unsigned long long)t->off, (unsigned long long)t->total);
     OB_TRY(ob_hub_sha256(t->part, job->opts, got, err));
-    const char *want = job->sha256[0] ? job->sha256 : t->linked_sha256;
+    const char *want = job->sha256[0] ? job->sha256 : t->answer.linked_sha256;
     if (want[0] && strcmp(want, got) != 0)
         return ob_err_set(err, OB_E_CORRUPT, "%s: SHA-256 is %s, expected %s", job->label, got,
                           want);
@@ -564,9 +421,8 @@ static ob_status fetch(transfer *t, CURL *curl, ob_err *err)
 
 ob_status ob_hub_fetch(ob_hub_fetch_job *job, ob_err *err)
 {
-    pthread_once(&curl_once, curl_init);
     transfer *t = ob_calloc(1, sizeof *t);
-    CURL *curl = curl_easy_init();
+    CURL *curl = ob_http_new();
     ob_err local;
     if (!err) err = &local; /* the loop looks at it */
     ob_status s = OB_OK;

@@ -20,6 +20,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "fmt/onebp.h"
 
 #define OB_HUB_DEMO_MODEL "smollm2-135m"
 
@@ -107,5 +108,14 @@ typedef struct ob_hub_pull_opts {
  * from elsewhere), IO (disk full, ...), CANCELLED. What has come so far is kept for the next try. */
 OB_MUST_CHECK ob_status ob_hub_pull(const char *text, const ob_hub_pull_opts *opts, char **path,
                                     bool *already, ob_err *err);
+
+/* ---- Convert ---- */
+
+/* A remote GGUF file (hf://… or an address; of a split one, any part) to the 1BP package `dst`, by
+ * range requests, several at a time: the file itself is never on the disk. opts: force, the
+ * callbacks. What has come stays in dst.part and dst.part.log when it fails or is killed, and the next
+ * call goes on from there. Errors: those of ob_hub_pull and of fmt/onebp.h. */
+OB_MUST_CHECK ob_status ob_hub_convert(const char *src, const char *dst, const ob_hub_pull_opts *opts,
+                                       ob_onebp_made *made, ob_err *err);
 
 #endif
