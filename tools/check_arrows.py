@@ -25,6 +25,7 @@ ARROWS = {
     "gram": ["base", "tok"],
     "engine": ["base", "graph", "dev", "kv", "sample", "gram", "tok", "ops", "fmt", "quant"],
     "route": ["base", "engine", "tok"],
+    "convert": ["base", "fmt", "quant"],
     "hub": ["base", "fmt"],
     "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "fmt", "dev"],
     "cli": None,              # may include anything

@@ -4,52 +4,34 @@
  * replaced by BOS where the model wants one; tokens of the second half are scored. These are the
  * rules of llama.cpp's tool of the same name, so figures compare.
  */
-#include <errno.h>
 #include <math.h>
 
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/math.h"
+#include "cli/eval.h"
 #include "cli/load.h"
+#include "convert/kld.h"
 
 typedef struct score {
+    int32_t n_vocab;
     double nll, nll2; /* sums of the negative log-likelihood and of its square */
     int64_t n;
+    ob_base_logits *base; /* being written, or NULL */
 } score;
 
-static void score_row(const float *x, int32_t n_vocab, int32_t id, score *sc)
+static ob_status score_row(void *arg, const float *x, int32_t next, ob_err *err)
 {
+    score *sc = arg;
     float max = x[0];
-    for (int32_t i = 1; i < n_vocab; i++) max = OB_MAX(max, x[i]);
+    for (int32_t i = 1; i < sc->n_vocab; i++) max = OB_MAX(max, x[i]);
     double sum = 0;
-    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)(x[i] - max));
-    double nll = log(sum) + (double)max - (double)x[id];
+    for (int32_t i = 0; i < sc->n_vocab; i++) sum += exp((double)(x[i] - max));
+    double nll = log(sum) + (double)max - (double)x[next];
     sc->nll += nll;
     sc->nll2 += nll * nll;
     sc->n++;
-}
-
-static ob_status run_chunk(ob_ctx *c, const int32_t *ids, int32_t n_ctx, int32_t n_ubatch, int32_t n_vocab,
-                           score *sc, ob_err *err)
-{
-    ob_seq *seq;
-    ob_status s = OB_OK;
-    OB_TRY(ob_ctx_seq_new(c, &seq, err));
-    int32_t first = n_ctx / 2;
-    for (int32_t at = 0; at < n_ctx; at += n_ubatch) {
-        const float *logits;
-        int32_t n = OB_MIN(n_ubatch, n_ctx - at);
-        int32_t n_out = OB_MIN(n, OB_MAX(0, at + n - first));
-        ob_chunk chunk = {.seq = seq, .tok = ids + at, .n_tok = n, .n_out = n_out};
-        OB_GOTO(ob_ctx_step(c, &chunk, 1, &logits, err));
-        for (int32_t i = 0; i < n_out; i++) {
-            int32_t pos = at + n - n_out + i;
-            if (pos + 1 < n_ctx) score_row(logits + (size_t)i * (size_t)n_vocab, n_vocab, ids[pos + 1], sc);
-        }
-    }
-out:
-    ob_ctx_seq_free(c, seq);
-    return s;
+    return sc->base ? ob_base_logits_add(sc->base, x, err) : OB_OK;
 }
 
 static double perplexity(const score *sc) { return exp(sc->nll / (double)sc->n); }
@@ -61,14 +43,20 @@ static double perplexity_error(const score *sc)
     return sc->n > 1 && var > 0 ? sqrt(var / (double)(sc->n - 1)) * perplexity(sc) : 0;
 }
 
-static ob_status read_text(const ob_args *a, ob_buf *b, ob_err *err)
+static ob_status run_chunks(const ob_args *a, ob_ctx *c, const int32_t *ids, int32_t n_ctx, int32_t n_chunks,
+                            score *sc, ob_err *err)
 {
-    const char *path = ob_cli_str(a, OB_OPT_FILE);
-    FILE *f = path ? fopen(path, "rb") : stdin;
-    if (!f) return ob_err_set_errno(err, OB_E_IO, errno, "cannot open %.200s", path);
-    ob_status s = ob_cli_read_all(f, path ? path : "standard input", b, err);
-    if (path) fclose(f);
-    return s;
+    const char *base_path = ob_cli_str(a, OB_OPT_KL_BASE);
+    if (base_path) {
+        ob_base_head head = {.n_ctx = n_ctx, .n_vocab = sc->n_vocab, .n_chunks = n_chunks, .ids = ids};
+        OB_TRY(ob_base_logits_create(base_path, &head, &sc->base, err));
+    }
+    for (int32_t i = 0; i < n_chunks; i++) {
+        OB_TRY(ob_eval_chunk(c, ids + (size_t)i * (size_t)n_ctx, n_ctx, score_row, sc, err));
+        if (!ob_cli_flag(a, OB_OPT_QUIET) && !ob_cli_flag(a, OB_OPT_JSON))
+            fprintf(stderr, "chunk %d of %d: perplexity %.4f\n", i + 1, n_chunks, perplexity(sc));
+    }
+    return sc->base ? ob_base_logits_commit(sc->base, err) : OB_OK;
 }
 
 int ob_cmd_perplexity(const ob_args *a)
@@ -84,26 +72,20 @@ int ob_cmd_perplexity(const ob_args *a)
     ob_engine_info info;
     ob_buf_init(&text, OB_MAX_TOK_TEXT_BYTES);
     ob_buf_init(&out, 4096);
-    OB_GOTO(read_text(a, &text, &err));
+    OB_GOTO(ob_eval_read_text(a, &text, &err));
     OB_GOTO(ob_cli_load_init(&load, a, &err));
     if (load.params.n_ctx == 0) load.params.n_ctx = 512;
     OB_GOTO(ob_cli_load_ctx(&load, &c, &err));
     ob_ctx_describe(c, &info);
-    const ob_tok *tok = ob_ctx_tok(c);
-    OB_GOTO(ob_tok_encode(tok, ob_buf_str(&text), text.len, OB_TOK_BOS, &ids, &n_ids, &err));
-    int32_t n_chunks = (int32_t)(n_ids / (size_t)info.n_ctx);
+    OB_GOTO(ob_tok_encode(ob_ctx_tok(c), ob_buf_str(&text), text.len, OB_TOK_BOS, &ids, &n_ids, &err));
+    int32_t n_chunks = (int32_t)OB_MIN(n_ids / (size_t)info.n_ctx, (size_t)ob_cli_int(a, OB_OPT_CHUNKS));
     if (n_chunks < 1) {
         s = ob_err_set(&err, OB_E_INVALID, "the text has %zu tokens: one chunk needs %d (choose with -c)", n_ids,
                        info.n_ctx);
         goto out;
     }
-    for (int32_t i = 0; i < n_chunks; i++) {
-        int32_t *chunk = ids + (size_t)i * (size_t)info.n_ctx;
-        if (ob_tok_add_bos(tok)) chunk[0] = ob_tok_bos(tok);
-        OB_GOTO(run_chunk(c, chunk, info.n_ctx, info.n_ubatch, info.n_vocab, &sc, &err));
-        if (!ob_cli_flag(a, OB_OPT_QUIET) && !ob_cli_flag(a, OB_OPT_JSON))
-            fprintf(stderr, "chunk %d of %d: perplexity %.4f\n", i + 1, n_chunks, perplexity(&sc));
-    }
+    sc.n_vocab = info.n_vocab;
+    OB_GOTO(run_chunks(a, c, ids, info.n_ctx, n_chunks, &sc, &err));
     if (ob_cli_flag(a, OB_OPT_JSON)) {
         ob_buf_adds(&out, "{\"perplexity\": ");
         ob_buf_add_double(&out, perplexity(&sc));
@@ -117,6 +99,7 @@ int ob_cmd_perplexity(const ob_args *a)
     }
 out:;
     int rc = s == OB_OK ? ob_cli_print(a, &out) : ob_cli_fail(a, &err);
+    ob_base_logits_free(sc.base);
     ob_free(ids);
     ob_ctx_free(c);
     ob_cli_load_deinit(&load);

@@ -55,12 +55,34 @@ static const ob_command k_commands[] = {
      ob_cmd_check},
     {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
      "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
-     "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.",
+     "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.\n\n"
+     "With --kl-divergence-base the logits are also written to a file, for `1bit kld` or llama.cpp's "
+     "tool to compare other models with: 2 bytes for each entry of the vocabulary and token scored.",
      ob_cmd_perplexity},
+    {OB_CMD_KLD, "kld", "", 0, 0, "how far a model is from a base model",
+     "Runs the text of --kl-divergence-base through the model and prints the Kullback-Leibler divergence "
+     "of its predictions from the base's (mean with standard error, percentiles), both perplexities and "
+     "their ratio, and how often the likeliest tokens agree. The file is one that `1bit perplexity "
+     "--kl-divergence-base` or llama.cpp's perplexity tool wrote.",
+     ob_cmd_kld},
     {OB_CMD_LOGITS, "logits", "", 0, 0, "raw logits of a list of token ids",
      "Runs the ids of --ids-file through the model and writes a NumPy array of float32 "
      "[ids, vocabulary] to --output, a row for every position.",
      ob_cmd_logits},
+    {OB_CMD_QUANTIZE, "quantize", "SRC DST TYPE", 3, 3, "a smaller copy of a model",
+     "Writes the model SRC to the GGUF file DST with weights of TYPE: F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S "
+     "Q5_1 Q5_0 Q4_K_M Q4_K_S IQ4_NL IQ4_XS Q4_1 Q4_0 NVFP4 MXFP4 MXFP4_MOE Q3_K_L Q3_K_M Q3_K_S Q2_K Q2_K_S "
+     "Q2_0 TQ2_0 TQ1_0 Q1_0. These are the mixes of llama.cpp: which tensor gets which type is the same there. "
+     "A row that does not fit the blocks of its type gets a larger type.\n\n"
+     "SRC should hold F32, F16, BF16 or Q8_0. With --imatrix the columns that matter more are kept more "
+     "exactly; `1bit imatrix` makes the file. DST appears when it is complete.",
+     ob_cmd_quantize},
+    {OB_CMD_ROTATE, "rotate", "SRC DST", 2, 2, "a Q4_0 copy whose weights are Hadamard-rotated",
+     "Multiplies the matrices of attention and feed-forward layers (experts too) by the 32-point "
+     "Walsh-Hadamard transform along their rows and quantises them to Q4_0; the rest is kept in 4.5 to 8.5 "
+     "bits. The file is marked (onebit.hadamard_q4_0 = 32), and a device that cannot rotate activations "
+     "refuses it. Other engines do not know the mark: they load the file and write nonsense.",
+     ob_cmd_rotate},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
      "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
      "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "

@@ -6,7 +6,7 @@
 #define EVERYWHERE (~UINT64_C(0))
 /* Commands that load an engine, and those of them that generate text. */
 #define GENERATE (OB_IN(SERVE) | OB_IN(RUN) | OB_IN(CHAT))
-#define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(LOGITS))
+#define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS))
 
 static const ob_option k_options[] = {
     [OB_OPT_MODEL] = {.name = "model", .letter = 'm', .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
@@ -20,7 +20,8 @@ static const ob_option k_options[] = {
         .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
         .doc = "most tokens of one sequence; 0: what the model was trained for"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
-        .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS", .commands = ENGINE | OB_IN(CHECK),
+        .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
+        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE) | OB_IN(IMATRIX),
         .doc = "compute threads; 0: one per physical core"},
     [OB_OPT_PARALLEL] = {.name = "parallel", .aliases = "-np", .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "4", .min = 1, .max = OB_MAX_SEQS, .env = "ONEBIT_PARALLEL",
@@ -35,7 +36,7 @@ static const ob_option k_options[] = {
         .choices = "f32|f16", .def = "f16", .commands = ENGINE,
         .doc = "number format of cached values"},
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
+        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
         .doc = "f32 activations and f32 caches: slow, for checking"},
 
     [OB_OPT_HOST] = {.name = "host", .kind = OB_OPT_KIND_STRING, .arg = "ADDRESS",
@@ -77,6 +78,11 @@ static const ob_option k_options[] = {
         .commands = OB_IN(RUN) | OB_IN(PERPLEXITY), .doc = "read the text from a file"},
     [OB_OPT_IDS_FILE] = {.name = "ids-file", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
         .commands = OB_IN(LOGITS), .doc = "token ids, split by spaces or lines"},
+    [OB_OPT_CHUNKS] = {.name = "chunks", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "1000000", .min = 1,
+        .max = 1000000, .commands = OB_IN(PERPLEXITY), .doc = "most chunks of the text to run"},
+    [OB_OPT_KL_BASE] = {.name = "kl-divergence-base", .aliases = "--base", .kind = OB_OPT_KIND_PATH,
+        .arg = "FILE", .commands = OB_IN(PERPLEXITY) | OB_IN(KLD),
+        .doc = "file of base logits: perplexity writes it, kld reads it"},
 
     [OB_OPT_N_PREDICT] = {.name = "n-predict", .letter = 'n', .aliases = "--max-tokens",
         .kind = OB_OPT_KIND_INT, .arg = "N", .def = "-1", .min = -1, .max = OB_MAX_CTX,
@@ -141,6 +147,18 @@ static const ob_option k_options[] = {
     [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
         .commands = OB_IN(LOGITS), .doc = "where to write the array, in NumPy's .npy format"},
 
+    [OB_OPT_IMATRIX] = {.name = "imatrix", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
+        .commands = OB_IN(QUANTIZE) | OB_IN(ROTATE),
+        .doc = "importance of columns, as 1bit imatrix or llama.cpp writes it (GGUF)"},
+    [OB_OPT_TENSOR_TYPE] = {.name = "tensor-type", .kind = OB_OPT_KIND_STRING, .arg = "REGEX=TYPE",
+        .many = true, .commands = OB_IN(QUANTIZE),
+        .doc = "type of the tensors whose names match; the first match counts"},
+    [OB_OPT_PURE] = {.name = "pure", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(QUANTIZE),
+        .doc = "one type for all matrices, instead of the usual mix"},
+    [OB_OPT_REQUANTIZE] = {.name = "allow-requantize", .kind = OB_OPT_KIND_FLAG,
+        .commands = OB_IN(QUANTIZE),
+        .doc = "also convert what has less than 8 bits already"},
+
     [OB_OPT_NO_BOS] = {.name = "no-bos", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(TOKENIZE),
         .doc = "leave out the tokens that the model wants at the start and end of a text"},
     [OB_OPT_NO_SPECIAL] = {.name = "no-special", .kind = OB_OPT_KIND_FLAG,
@@ -165,7 +183,7 @@ static const ob_option k_options[] = {
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |
                     OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(CHECK) | OB_IN(DOCTOR) |
-                    OB_IN(PERPLEXITY),
+                    OB_IN(PERPLEXITY) | OB_IN(KLD),
         .doc = "print JSON"},
     [OB_OPT_CSV] = {.name = "csv", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
         .doc = "print comma-separated values"},

@@ -246,6 +246,14 @@ static ob_status unknown_arch(ob_str arch, ob_err *err)
     return s;
 }
 
+/* Rotated weights multiply activations that nobody rotated: nonsense without an error. */
+static ob_status check_rotation(const ob_file *file, ob_err *err)
+{
+    if (!ob_file_find_kv(file, "onebit.hadamard_q4_0")) return OB_OK;
+    return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated (key onebit.hadamard_q4_0), and no device of "
+                      "this build rotates activations");
+}
+
 ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_model **out, ob_err *err)
 {
     ob_str arch;
@@ -260,7 +268,8 @@ ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_mode
     m->file = file;
     m->arch = found;
     if (opt) m->opt = *opt;
-    ob_status s = found->load(m, err);
+    ob_status s = check_rotation(file, err);
+    if (s == OB_OK) s = found->load(m, err);
     if (s == OB_OK) s = check_keys(m, err);
     if (s != OB_OK) {
         ob_model_free(m);

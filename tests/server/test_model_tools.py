@@ -1,0 +1,109 @@
+"""The commands that measure and change model files: perplexity's base logits, kld."""
+import json
+import os
+import subprocess
+
+import pytest
+
+from conftest import PROGRAM, ROOT
+
+GOLDEN = os.path.join(ROOT, "tests", "data", "golden")
+
+
+def golden(name):
+    return os.path.join(GOLDEN, name)
+
+
+def run(*args, check=True):
+    done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True)
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def run_json(*args):
+    return json.loads(run(*args, "--json").stdout)
+
+
+# llama-perplexity 0c1e5709 on llama.base and the weights of llama-kld-Q4_0.gguf in F32, without flash
+# attention, f32 caches.
+PEER = json.load(open(golden("llama-kld.json"), encoding="utf8"))
+
+
+def test_kld_agrees_with_llama_cpp():
+    ours = run_json("kld", "-m", golden("llama-kld-Q4_0.gguf"), "--base", golden("llama.base"), "--exact")
+    assert ours["n"] == 126
+    for name in "kld", "ln_ppl_ratio", "top1", "p_diff", "p_diff_rms":
+        assert ours[name]["value"] == pytest.approx(PEER[name]["value"], abs=1e-4), name
+        assert ours[name]["error"] == pytest.approx(PEER[name]["error"], abs=1e-4), name
+    for name in "ppl", "ppl_base":
+        assert ours[name]["value"] == pytest.approx(PEER[name]["value"], rel=1e-5), name
+    for percent, value in PEER["kld_percentiles"].items():
+        assert ours["kld_percentiles"][percent] == pytest.approx(value, abs=1e-4), percent
+
+
+def test_base_logits_are_llama_cpps(tmp_path):
+    """The file that perplexity writes is llama-perplexity's: equal head and tokens, and codes that differ by
+    one at most, where two f32 engines fall to both sides of a rounding."""
+    import numpy as np
+    out = tmp_path / "own.base"
+    run("perplexity", "-m", golden("llama.gguf"), "-f", golden("ppl_text.txt"), "-c", 128, "--chunks", 2,
+        "--exact", "--base", out)
+    ours, peer = out.read_bytes(), open(golden("llama.base"), "rb").read()
+    head = 20 + 4 * 2 * 128
+    assert len(ours) == len(peer) and ours[:head] == peer[:head]
+
+    def rows(b):
+        x = np.frombuffer(b[head:], np.uint16).reshape(126, 4 + 512)
+        return np.ascontiguousarray(x[:, :4]).view(np.float32), x[:, 4:].astype(int)
+
+    (scales, codes), (peer_scales, peer_codes) = rows(ours), rows(peer)
+    np.testing.assert_allclose(scales, peer_scales, rtol=1e-5)
+    assert abs(codes - peer_codes).max() <= 1
+
+
+def test_kld_refuses_another_vocabulary():
+    done = run("kld", "-m", golden("qwen2.gguf"), "--base", golden("llama.base"), check=False)
+    assert done.returncode == 1 and "vocabulary of 512" in done.stderr
+
+
+def test_kld_needs_a_base():
+    assert run("kld", "-m", golden("llama.gguf"), check=False).returncode == 2
+
+
+def tensors(path):
+    return {t["name"]: t["type"] for t in run_json("info", path)["tensors"]}
+
+
+@pytest.mark.parametrize("mix", ["Q4_0", "Q4_K_M", "Q6_K"])
+def test_quantize_makes_llama_cpps_mixes(mix, tmp_path):
+    """The golden files of these types were made by llama-quantize: same tensors, types and size."""
+    out = tmp_path / "q.gguf"
+    run("quantize", golden("llama-q-Q8_0.gguf"), out, mix.lower())
+    assert tensors(out) == tensors(golden(f"llama-q-{mix}.gguf"))
+    assert os.path.getsize(out) == os.path.getsize(golden(f"llama-q-{mix}.gguf"))
+
+
+def test_quantize_refuses_what_was_quantised(tmp_path):
+    out = tmp_path / "q.gguf"
+    done = run("quantize", golden("llama-q-Q4_0.gguf"), out, "Q4_K_M", check=False)
+    assert done.returncode == 1 and "--allow-requantize" in done.stderr
+    assert os.listdir(tmp_path) == []
+    assert "errors add up" in run("quantize", golden("llama-q-Q4_0.gguf"), out, "F16", "--allow-requantize").stderr
+    assert out.exists()
+
+
+def test_quantize_to_f32_keeps_the_predictions(tmp_path):
+    out = tmp_path / "f32.gguf"
+    run("quantize", golden("llama-kld-Q4_0.gguf"), out, "F32", "--allow-requantize")
+    ours = run_json("kld", "-m", out, "--base", golden("llama.base"), "--exact")
+    assert ours["kld"]["value"] == pytest.approx(PEER["kld"]["value"], abs=1e-5)
+
+
+def test_rule_and_wrong_usage(tmp_path):
+    out = tmp_path / "q.gguf"
+    run("quantize", golden("llama.gguf"), out, "Q8_0", "--tensor-type", r"blk\.[01]\.ffn_=Q4_0")
+    types = tensors(out)
+    assert types["blk.1.ffn_up.weight"] == "Q4_0" and types["blk.2.ffn_up.weight"] == "Q8_0"
+    assert run("quantize", golden("llama.gguf"), out, check=False).returncode == 2
+    assert run("quantize", golden("llama.gguf"), out, "Q9", check=False).returncode == 1
