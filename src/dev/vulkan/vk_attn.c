@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/math.h"
 
-enum { TILE = 32, ATTN_WG = 128, MAX_QUERIES = 16, ROPE_WG = 64, WRITE_WG = 64, MERGE_WG = 128, SPLIT_TOK = 16 };
+enum { TILE = 32, ATTN_WG = 128, MAX_QUERIES = 32, MAX_HEADS = 16, ROPE_WG = 64, WRITE_WG = 64, MERGE_WG = 128, SPLIT_TOK = 16 };
 
 static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
 
@@ -123,15 +123,16 @@ typedef struct cut {
 static cut cut_of(const vk_dev *d, const ob_attn_params *a, bool split)
 {
     cut c = {0};
-    const uint32_t per_query = (uint32_t)(ob_div_up(a->k_dim, 4) * 16 + TILE * 4 + 12);
+    /* the query, its scores, two reductions over a quarter of them, three numbers: see attn.comp */
+    const uint32_t per_query = (uint32_t)(ob_div_up(a->k_dim, 8) * 32 + TILE * 4 + TILE * 2 + 12);
     const uint32_t most = OB_MIN((d->phys->max_shared_bytes - 1024) / per_query, (uint32_t)MAX_QUERIES);
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
-    for (uint32_t h = 1; h <= OB_MIN(group, most); h++)
+    for (uint32_t h = 1; h <= OB_MIN(group, OB_MIN(most, (uint32_t)MAX_HEADS)); h++)
         if (group % h == 0) c.hb = h;
     if (!c.hb) return c;
     c.bt = split ? 1 : most / c.hb;
     c.dt = 1;
-    while (c.dt < (uint32_t)a->v_dim && c.dt < ATTN_WG) c.dt *= 2;
+    while (c.dt * 2 < (uint32_t)a->v_dim && c.dt < ATTN_WG) c.dt *= 2;
     return c;
 }
 

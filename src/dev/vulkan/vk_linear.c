@@ -207,6 +207,16 @@ static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe 
     return s;
 }
 
+/* Threads that share a row: more where a row is long, and for types whose units are large. Must not depend on
+ * the number of rows of x, or decode alone and in a batch would differ. */
+static uint32_t threads_of(ob_type t, int64_t nu, uint32_t subgroup)
+{
+    uint32_t n = is_float(t) || t == OB_Q8_0 ? 128 : t == OB_Q4_K || t == OB_Q5_K || t == OB_Q6_K ? 32 : 64;
+    if (nu >= 256) n = OB_MAX(n, 64u);
+    while (n > 32 && n > nu) n /= 2;
+    return OB_MAX(n, subgroup);
+}
+
 static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
@@ -214,7 +224,7 @@ static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     const vk_dev *d = p->dev;
     const bool int8 = uses_int8(p, op, m), sub = (p->fast & VK_FAST_SUBGROUP) != 0;
     const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
-    const uint32_t t = OB_MAX(w->nu >= 256 ? 64u : 32u, sub ? d->sg : 1), wg = OB_MAX((uint32_t)MATVEC_WG, t);
+    const uint32_t t = threads_of(w->type, w->nu, sub ? d->sg : 1), wg = OB_MAX((uint32_t)MATVEC_WG, t);
     char name[48];
     snprintf(name, sizeof name, "matvec%s_%s_%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type));
     const vk_pipe *pipe;

@@ -20,7 +20,7 @@ layout(constant_id = 5) const uint BT = 16;
 layout(constant_id = 6) const uint K_TYPE = T_F16;
 layout(constant_id = 7) const uint V_TYPE = T_F16;
 layout(constant_id = 8) const uint SPLIT = 0;
-layout(constant_id = 9) const uint DT = 64; /* threads across the columns of V: a power of two */
+layout(constant_id = 9) const uint DT = 64; /* threads across pairs of columns of V: a power of two */
 layout(constant_id = 10) const uint V_ROW = 64; /* columns of a row that holds a value: VD, or KD when it is a part of the key */
 
 layout(push_constant, scalar) uniform Push {
@@ -35,13 +35,14 @@ layout(push_constant, scalar) uniform Push {
     float scale, softcap;
 };
 
-const uint TILE = 32, QB = BT * HB, KD4 = (KD + 3) / 4;
+const uint TILE = 32, QB = BT * HB, KD8 = (KD + 7) / 8, KD4 = 2 * KD8;
 const uint SG = WG / TILE, NQS = (QB + SG - 1) / SG;   /* scores: a thread a token, NQS queries */
-const uint QG = WG / DT, NQV = (QB + QG - 1) / QG;     /* values: a thread NE columns, NQV queries */
-const uint NE = (VD + DT - 1) / DT;
+const uint QG = WG / DT, NQV = (QB + QG - 1) / QG;     /* values: a thread NE pairs of columns, NQV queries */
+const uint VP = (VD + 1) / 2, NE = (VP + DT - 1) / DT, T4 = TILE / 4;
 
 shared vec4 sq[QB * KD4];
-shared float ss[QB * TILE];
+shared vec4 ss[QB * T4]; /* scores, then weights */
+shared float red_max[QB * T4], red_sum[QB * T4];
 shared float s_max[QB], s_sum[QB], s_alpha[QB];
 shared uint s_row[TILE];
 
@@ -55,17 +56,32 @@ float load_one(F1 c, uint type, uint row, uint dim, uint i)
     return float(int(two << ((i & 1u) != 0u ? 16u : 24u)) >> 24) * unpackHalf2x16(uint(H1(c).v[b])).x;
 }
 
-vec4 load_k4(uint row, uint c4)
+/* Elements 8 c8 .. of a key. */
+void load_k8(uint row, uint c8, out vec4 a, out vec4 b)
 {
-    if (KD % 4 == 0 && K_TYPE == T_F32) return F4(kc).v[row * KD4 + c4];
-    if (KD % 4 == 0 && K_TYPE == T_F16) {
-        uvec2 p = U2(kc).v[row * KD4 + c4];
-        return vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
+    if (KD % 8 == 0 && K_TYPE == T_F32) {
+        a = F4(kc).v[row * KD4 + 2u * c8];
+        b = F4(kc).v[row * KD4 + 2u * c8 + 1u];
+        return;
     }
-    vec4 r = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < 4u; i++)
-        if (c4 * 4u + i < KD) r[i] = load_one(kc, K_TYPE, row, KD, c4 * 4u + i);
-    return r;
+    if (KD % 8 == 0 && K_TYPE == T_F16) {
+        uvec4 p = U4(kc).v[row * (KD / 8u) + c8];
+        a = vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
+        b = vec4(unpackHalf2x16(p.z), unpackHalf2x16(p.w));
+        return;
+    }
+    a = b = vec4(0.0);
+    [[unroll]] for (uint i = 0; i < 4u; i++) {
+        if (c8 * 8u + i < KD) a[i] = load_one(kc, K_TYPE, row, KD, c8 * 8u + i);
+        if (c8 * 8u + 4u + i < KD) b[i] = load_one(kc, K_TYPE, row, KD, c8 * 8u + 4u + i);
+    }
+}
+
+/* Elements 2 p and 2 p + 1 of a value. */
+vec2 load_v2(uint row, uint p)
+{
+    if ((V_ROW | VD) % 2 == 0 && V_TYPE == T_F16) return unpackHalf2x16(U1(vc).v[row * (V_ROW / 2u) + p]);
+    return vec2(load_one(vc, V_TYPE, row, V_ROW, 2u * p), 2u * p + 1u < VD ? load_one(vc, V_TYPE, row, V_ROW, 2u * p + 1u) : 0.0);
 }
 
 /* Cached tokens [lo, hi) seen from place `at` of a sequence of n tokens. */
@@ -106,11 +122,12 @@ void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
     if (inside) {
         uint row = cache_row(table, first.x, at, max_pages, page_tok, n_head_kv, kvh);
         if (tid < TILE) s_row[j] = row;
-        for (uint c = 0; c < KD4; c++) {
-            vec4 kv = load_k4(row, c);
+        for (uint c = 0; c < KD8; c++) {
+            vec4 ka, kb;
+            load_k8(row, c, ka, kb);
             [[unroll]] for (uint k = 0; k < NQS; k++) {
-                uint i = min(tid / TILE + SG * k, QB - 1u);
-                acc[k] += dot(kv, sq[i * KD4 + c]);
+                uint at_q = min(tid / TILE + SG * k, QB - 1u) * KD4 + 2u * c;
+                acc[k] += dot(ka, sq[at_q]) + dot(kb, sq[at_q + 1u]);
             }
         }
     }
@@ -120,16 +137,30 @@ void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
         uvec2 seen = seen_from(first.y + i / HB, first.z);
         float v = acc[k];
         if (softcap > 0.0) v = softcap * (1.0 - 2.0 / (exp(clamp(2.0 * v / softcap, -80.0, 80.0)) + 1.0));
-        ss[i * TILE + j] = inside && at >= seen.x && at < seen.y ? v : NEVER;
+        ss[i * T4 + j / 4u][j % 4u] = inside && at >= seen.x && at < seen.y ? v : NEVER;
+    }
+    barrier();
+    for (uint p = tid; p < nq * T4; p += WG) {
+        vec4 v = ss[p];
+        red_max[p] = max(max(v.x, v.y), max(v.z, v.w));
+    }
+    barrier();
+    for (uint p = tid; p < nq * T4; p += WG) {
+        uint i = p / T4;
+        float m = s_max[i];
+        [[unroll]] for (uint k = 0; k < T4; k++) m = max(m, red_max[i * T4 + k]);
+        vec4 v = ss[p], w = vec4(0.0);
+        [[unroll]] for (uint k = 0; k < 4u; k++)
+            if (v[k] > NEVER) w[k] = exp(v[k] - m);
+        ss[p] = w;
+        red_sum[p] = (w.x + w.y) + (w.z + w.w);
     }
     barrier();
     for (uint i = tid; i < nq; i += WG) {
         float m = s_max[i], sum = 0.0;
-        for (uint k = 0; k < TILE; k++) m = max(m, ss[i * TILE + k]);
-        for (uint k = 0; k < TILE; k++) {
-            float s = ss[i * TILE + k], p = s > NEVER ? exp(s - m) : 0.0;
-            ss[i * TILE + k] = p;
-            sum += p;
+        [[unroll]] for (uint k = 0; k < T4; k++) {
+            m = max(m, red_max[i * T4 + k]);
+            sum += red_sum[i * T4 + k];
         }
         float alpha = s_max[i] > NEVER ? exp(s_max[i] - m) : 0.0;
         s_alpha[i] = alpha;
@@ -149,8 +180,8 @@ void attend(uint t, uint n, uint kvh, uint h0)
         range = uvec2(max(range.x, gl_WorkGroupID.z * seg), min(range.y, (gl_WorkGroupID.z + 1u) * seg));
         if (range.x >= range.y) return;
     }
-    float o[NE * NQV];
-    [[unroll]] for (uint i = 0; i < NE * NQV; i++) o[i] = 0.0;
+    vec2 o[NE * NQV];
+    [[unroll]] for (uint i = 0; i < NE * NQV; i++) o[i] = vec2(0.0);
     barrier();
     load_queries(t, nq, h0);
     barrier();
@@ -160,16 +191,20 @@ void attend(uint t, uint n, uint kvh, uint h0)
             float alpha = s_alpha[min(tid / DT + QG * k, QB - 1u)];
             [[unroll]] for (uint e = 0; e < NE; e++) o[k * NE + e] *= alpha;
         }
-        uint j1 = min(TILE, range.y - tile);
-        for (uint j = max(range.x, tile) - tile; j < j1; j++) {
-            uint row = s_row[j];
+        uint j0 = max(range.x, tile) - tile, j1 = min(TILE, range.y - tile);
+        for (uint j4 = j0 / 4u; j4 * 4u < j1; j4++)
             [[unroll]] for (uint e = 0; e < NE; e++) {
-                uint d = tid % DT + DT * e;
-                float v = d < VD ? load_one(vc, V_TYPE, row, V_ROW, d) : 0.0;
-                [[unroll]] for (uint k = 0; k < NQV; k++)
-                    o[k * NE + e] += ss[min(tid / DT + QG * k, QB - 1u) * TILE + j] * v;
+                uint p = tid % DT + DT * e;
+                vec2 v[4];
+                [[unroll]] for (uint i = 0; i < 4u; i++) {
+                    uint j = j4 * 4u + i;
+                    v[i] = p < VP && j >= j0 && j < j1 ? load_v2(s_row[j], p) : vec2(0.0);
+                }
+                [[unroll]] for (uint k = 0; k < NQV; k++) {
+                    vec4 w = ss[min(tid / DT + QG * k, QB - 1u) * T4 + j4];
+                    o[k * NE + e] += v[0] * w.x + v[1] * w.y + v[2] * w.z + v[3] * w.w;
+                }
             }
-        }
         barrier();
     }
     [[unroll]] for (uint k = 0; k < NQV; k++) {
@@ -179,8 +214,9 @@ void attend(uint t, uint n, uint kvh, uint h0)
         uint to = SPLIT != 0u ? (head * n_seg + gl_WorkGroupID.z) * (VD + 2u) : head * VD;
         float r = SPLIT != 0u ? 1.0 : s_sum[i] > 0.0 ? 1.0 / s_sum[i] : 0.0;
         [[unroll]] for (uint e = 0; e < NE; e++) {
-            uint d = tid % DT + DT * e;
-            if (d < VD) y.v[to + d] = o[k * NE + e] * r;
+            uint d = 2u * (tid % DT + DT * e);
+            if (d < VD) y.v[to + d] = o[k * NE + e].x * r;
+            if (d + 1u < VD) y.v[to + d + 1u] = o[k * NE + e].y * r;
         }
         if (SPLIT != 0u && tid % DT == 0u) {
             y.v[to + VD] = s_max[i];
