@@ -2,6 +2,7 @@
 #include "dev/vulkan/vulkan.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -141,6 +142,26 @@ static uint32_t choose_subgroup(const vk_phys *p)
     return OB_MAX(p->subgroup_min, OB_MIN(32u, p->subgroup_max));
 }
 
+/* OB_VK_DISABLE=subgroup,int8,coopmat: go without these kernels, for tests and for broken drivers. */
+static unsigned disabled_by_hand(ob_err *err, ob_status *s)
+{
+    static const struct { const char *name; unsigned bit; } k_names[] = {
+        {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT}};
+    const char *p = getenv("OB_VK_DISABLE");
+    unsigned off = 0;
+    for (size_t n; p && *p; p += n + (p[n] == ',')) {
+        n = strcspn(p, ",");
+        size_t i = 0;
+        while (i < OB_COUNT(k_names) && (strlen(k_names[i].name) != n || strncmp(k_names[i].name, p, n) != 0)) i++;
+        if (i == OB_COUNT(k_names)) {
+            *s = ob_err_set(err, OB_E_INVALID, "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat", (int)n, p);
+            return 0;
+        }
+        off |= k_names[i].bit;
+    }
+    return off;
+}
+
 static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_options *opt, ob_dev **out, ob_err *err)
 {
     ob_status s = OB_OK;
@@ -172,7 +193,8 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     if (p->subgroup_add && p->full_subgroups && p->subgroup_max && d->sg >= 4 && d->sg <= 64) d->fast |= VK_FAST_SUBGROUP;
     if (!d->exact && p->int_dot) d->fast |= VK_FAST_INT8;
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32) d->fast |= VK_FAST_COOPMAT;
-    *out = &d->base;
+    d->fast &= ~disabled_by_hand(err, &s);
+    if (s == OB_OK) *out = &d->base;
 out:
     if (s != OB_OK) vulkan_close(&d->base);
     return s;
