@@ -318,18 +318,15 @@ ob_status ob_onebp_out_write(const ob_onebp_out *o, uint64_t off, const void *da
     return OB_OK;
 }
 
-/* A renamed file may be lost with the power unless its folder is synced, too. */
-static ob_status sync_folder(const char *path, ob_err *err)
+/* A renamed file may be lost with the power unless its folder is synced, too. Cuts `path`. */
+static void sync_folder(char *path)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = slash ? ob_strndup(path, OB_MAX((size_t)(slash - path), (size_t)1)) : ob_strdup(".");
-    if (!dir) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    ob_free(dir);
-    if (fd < 0) return OB_OK; /* a folder that may be written but not read */
-    (void)fsync(fd);          /* some file systems refuse it, and then nothing more can be done */
+    char *slash = strrchr(path, '/');
+    if (slash) slash[slash == path] = 0;
+    int fd = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return; /* a folder that may be written but not read */
+    (void)fsync(fd);    /* some file systems refuse it, and then nothing more can be done */
     close(fd);
-    return OB_OK;
 }
 
 ob_status ob_onebp_out_finish(ob_onebp_out *o, ob_err *err)
@@ -341,7 +338,8 @@ ob_status ob_onebp_out_finish(ob_onebp_out *o, ob_err *err)
                                 o->dst);
     close(o->fd);
     o->fd = -1;
-    return sync_folder(o->dst, err);
+    sync_folder(o->part); /* its name is not needed any more */
+    return OB_OK;
 }
 
 void ob_onebp_out_close(ob_onebp_out *o, bool keep)
