@@ -174,13 +174,13 @@ def together(server, args, corpus, n_prompt):
     return runs
 
 
-def bench(server, args, corpus, out=sys.stdout):
+def bench(server, args, corpus):
     measure(server, args.model, make_prompt(server, corpus, 64), 64, 8)  # warm-up
     head = f"{'label':<16} {'prompt':>7} {'out':>5} {'TTFT s':>8} {'decode t/s':>11} {'E2E s':>8} " \
            f"{'effective t/s':>14} {'srv prefill t/s':>16}"
     if args.concurrency > 1:
         head += f" {'total t/s':>10}"
-    print(head, file=out, flush=True)
+    print(head, flush=True)
     results = []
     for n_prompt in args.prompt_tokens:
         runs = [r for _ in range(args.runs) for r in together(server, args, corpus, n_prompt)]
@@ -197,7 +197,7 @@ def bench(server, args, corpus, out=sys.stdout):
                f"{show('e2e_s', 8, 3)} {show('effective_tps', 14, 1)} {show('server_prompt_tps', 16, 1)}"
         if args.concurrency > 1:
             line += f" {show('total_tps', 10, 1)}"
-        print(line, file=out, flush=True)
+        print(line, flush=True)
         if args.jsonl:
             with open(args.jsonl, "a", encoding="utf8") as f:
                 f.write(json.dumps(result) + "\n")

@@ -77,6 +77,11 @@ static const ob_command k_commands[] = {
      "SRC should hold F32, F16, BF16 or Q8_0. With --imatrix the columns that matter more are kept more "
      "exactly; `1bit imatrix` makes the file. DST appears when it is complete.",
      ob_cmd_quantize},
+    {OB_CMD_IMATRIX, "imatrix", "", 0, 0, "which weights matter, for quantize",
+     "Runs a text (--file, or standard input) through the model in chunks of --ctx-size tokens (512 unless "
+     "given) and writes the mean square of what each column of each matrix multiplies to --output, in "
+     "llama.cpp's GGUF form. Runs on the CPU.",
+     ob_cmd_imatrix},
     {OB_CMD_ROTATE, "rotate", "SRC DST", 2, 2, "a Q4_0 copy whose weights are Hadamard-rotated",
      "Multiplies the matrices of attention and feed-forward layers (experts too) by the 32-point "
      "Walsh-Hadamard transform along their rows and quantises them to Q4_0; the rest is kept in 4.5 to 8.5 "

@@ -6,7 +6,7 @@
 #define EVERYWHERE (~UINT64_C(0))
 /* Commands that load an engine, and those of them that generate text. */
 #define GENERATE (OB_IN(SERVE) | OB_IN(RUN) | OB_IN(CHAT))
-#define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS))
+#define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(IMATRIX) | OB_IN(LOGITS))
 
 static const ob_option k_options[] = {
     [OB_OPT_MODEL] = {.name = "model", .letter = 'm', .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
@@ -17,11 +17,11 @@ static const ob_option k_options[] = {
         .doc = "where the model runs: auto, or a name that 1bit devices shows"},
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
-        .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(LOGITS),
+        .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX) | OB_IN(LOGITS),
         .doc = "most tokens of one sequence; 0: what the model was trained for"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
-        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE) | OB_IN(IMATRIX),
+        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE),
         .doc = "compute threads; 0: one per physical core"},
     [OB_OPT_PARALLEL] = {.name = "parallel", .aliases = "-np", .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "4", .min = 1, .max = OB_MAX_SEQS, .env = "ONEBIT_PARALLEL",
@@ -75,11 +75,12 @@ static const ob_option k_options[] = {
     [OB_OPT_SYSTEM] = {.name = "system", .aliases = "-sys", .kind = OB_OPT_KIND_STRING,
         .arg = "TEXT", .commands = OB_IN(RUN) | OB_IN(CHAT), .doc = "the system message"},
     [OB_OPT_FILE] = {.name = "file", .letter = 'f', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
-        .commands = OB_IN(RUN) | OB_IN(PERPLEXITY), .doc = "read the text from a file"},
+        .commands = OB_IN(RUN) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX),
+        .doc = "read the text from a file"},
     [OB_OPT_IDS_FILE] = {.name = "ids-file", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
         .commands = OB_IN(LOGITS), .doc = "token ids, split by spaces or lines"},
     [OB_OPT_CHUNKS] = {.name = "chunks", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "1000000", .min = 1,
-        .max = 1000000, .commands = OB_IN(PERPLEXITY), .doc = "most chunks of the text to run"},
+        .max = 1000000, .commands = OB_IN(PERPLEXITY) | OB_IN(IMATRIX), .doc = "most chunks of the text to run"},
     [OB_OPT_KL_BASE] = {.name = "kl-divergence-base", .aliases = "--base", .kind = OB_OPT_KIND_PATH,
         .arg = "FILE", .commands = OB_IN(PERPLEXITY) | OB_IN(KLD),
         .doc = "file of base logits: perplexity writes it, kld reads it"},
@@ -145,7 +146,8 @@ static const ob_option k_options[] = {
     [OB_OPT_STEP] = {.name = "step", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = OB_MAX_CTX, .commands = OB_IN(LOGITS), .doc = "feed the last N ids one by one"},
     [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
-        .commands = OB_IN(LOGITS), .doc = "where to write the array, in NumPy's .npy format"},
+        .commands = OB_IN(LOGITS) | OB_IN(IMATRIX),
+        .doc = "where to write the result (logits: an array in NumPy's .npy format)"},
 
     [OB_OPT_IMATRIX] = {.name = "imatrix", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
         .commands = OB_IN(QUANTIZE) | OB_IN(ROTATE),

@@ -37,6 +37,8 @@ enum {
     OB_DEV_SAMPLE = 1 << 5,       /* can sample on the device */
     OB_DEV_EXACT = 1 << 6,        /* honours ob_dev_options.exact */
     OB_DEV_PROFILE = 1 << 7,
+    OB_DEV_HADAMARD = 1 << 8,     /* honours ob_weight.hadamard; a device without it gets no such weight */
+    OB_DEV_OBSERVE = 1 << 9,      /* honours ob_dev_options.observe */
 };
 
 typedef struct ob_dev_info {
@@ -52,10 +54,16 @@ typedef struct ob_dev_info {
     char reason[256];     /* why it is not available, or what was switched off (disabled kernels) */
 } ob_dev_info;
 
+/* Called with what a matrix (`mat` of a weight: an expert or a head, else 0) is about to multiply: rows
+ * x [n_rows][ldx] of w->ne[0] activations, borrowed for the call. One call at a time, on any thread of the device. */
+typedef void (*ob_observe_fn)(void *arg, const ob_weight *w, int64_t mat, const float *x, int64_t ldx, int64_t n_rows);
+
 typedef struct ob_dev_options {
     int n_threads;  /* host threads for compute; <= 0: chosen by the device */
     bool exact;     /* f32 activations, no 8-bit rounding of activations */
     bool profile;   /* collect per-op times */
+    ob_observe_fn observe; /* NULL, or OB_DEV_OBSERVE must be there; slows every step down */
+    void *observe_arg;
 } ob_dev_options;
 
 enum { OB_BUF_ZERO = 1 }; /* flags of buffer_new */

@@ -30,7 +30,16 @@ static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
     c->n_weights = prog->n_weights;
     double total = 0, done = 0;
     ob_status s = OB_OK;
-    for (int32_t i = 0; i < prog->n_weights; i++) total += (double)prog->weights[i].n_bytes;
+    for (int32_t i = 0; i < prog->n_weights; i++) {
+        total += (double)prog->weights[i].n_bytes;
+        if (s == OB_OK && prog->weights[i].hadamard && !(c->dev_info.caps & OB_DEV_HADAMARD))
+            s = ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated, and device %s does not rotate "
+                           "activations (--device cpu does)", c->dev_info.kind);
+    }
+    if (s != OB_OK) {
+        ob_free(keeps);
+        return s;
+    }
     for (int32_t i = 0; i < prog->n_weights; i++) {
         s = api->weight_new(c->dev, &prog->weights[i], &c->weights[i], &keeps[i], err);
         if (s != OB_OK) {
@@ -273,7 +282,8 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
     OB_GOTO(check_vocab(c, err));
-    ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile};
+    ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile,
+                           .observe = p->observe, .observe_arg = p->observe_arg};
     OB_GOTO(ob_dev_open(p->device ? p->device : "auto", &dopt, &c->dev, err));
     c->dev->api->describe(c->dev, &c->dev_info);
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);

@@ -37,6 +37,8 @@ typedef struct ob_engine_params {
     bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
     ob_pooling pooling;   /* how; AUTO: as the file says */
     bool profile;
+    ob_observe_fn observe; /* sees what each matrix multiplies; needs a device that can (OB_DEV_OBSERVE) */
+    void *observe_arg;
     void (*on_progress)(void *arg, double fraction); /* while loading; may be NULL */
     void *progress_arg;
 } ob_engine_params;

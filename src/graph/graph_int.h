@@ -10,6 +10,7 @@ typedef struct ob_builder ob_builder;
 
 struct ob_model {
     const ob_file *file; /* borrowed */
+    bool hadamard;       /* Q4_0 matrices of this file are rotated */
     const ob_arch *arch;
     ob_model_options opt;
     ob_hparams hp;

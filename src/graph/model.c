@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/math.h"
 #include "graph/graph_int.h"
+#include "quant/hadamard.h"
 
 static const ob_arch *const k_archs[] = {
     &ob_arch_llama,     &ob_arch_qwen2,  &ob_arch_qwen3,     &ob_arch_qwen3moe, &ob_arch_minicpm,   &ob_arch_gemma3,
@@ -246,12 +247,19 @@ static ob_status unknown_arch(ob_str arch, ob_err *err)
     return s;
 }
 
-/* Rotated weights multiply activations that nobody rotated: nonsense without an error. */
-static ob_status check_rotation(const ob_file *file, ob_err *err)
+/* The mark of rotated files: quant/hadamard.h, docs/rooms/convert.md. */
+static ob_status load_rotation(ob_model *m, ob_err *err)
 {
-    if (!ob_file_find_kv(file, "onebit.hadamard_q4_0")) return OB_OK;
-    return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated (key onebit.hadamard_q4_0), and no device of "
-                      "this build rotates activations");
+    static const char key[] = "onebit.hadamard_q4_0";
+    int64_t size;
+    const ob_kv *kv = ob_file_find_kv(m->file, key);
+    if (!kv) return OB_OK;
+    if (!ob_kv_i64(kv, &size)) return ob_err_set(err, OB_E_FORMAT, "key %s is not a whole number", key);
+    if (size != OB_HADAMARD)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated in blocks of %lld (key %s): only 32 is known",
+                          (long long)size, key);
+    m->hadamard = true;
+    return OB_OK;
 }
 
 ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_model **out, ob_err *err)
@@ -268,7 +276,7 @@ ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_mode
     m->file = file;
     m->arch = found;
     if (opt) m->opt = *opt;
-    ob_status s = check_rotation(file, err);
+    ob_status s = load_rotation(m, err);
     if (s == OB_OK) s = found->load(m, err);
     if (s == OB_OK) s = check_keys(m, err);
     if (s != OB_OK) {

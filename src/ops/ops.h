@@ -55,6 +55,7 @@ typedef struct ob_weight {
     const void *data; /* borrowed; stays valid while the program's model is loaded */
     size_t n_bytes;
     ob_weight_use use;
+    bool hadamard;    /* LINEAR, EXPERTS: rows are rotated (quant/hadamard.h), so activations must be */
 } ob_weight;
 
 /* One layer's share of the paged cache. Element order of K: [page][head][token in page][k_dim], of V

@@ -245,7 +245,7 @@ static void run_linear(const ob_ref_env *e, const ob_op *op, int64_t first, int6
         int64_t n = item;
         while (n >= e->prog->vals[op->out[i]].cols) n -= e->prog->vals[op->out[i++]].cols;
         const ob_weight *w = &e->prog->weights[op->w[i]];
-        ref_load_row(w->type, (const char *)w->data + (size_t)n * ob_type_row_bytes(w->type, k), e->scratch, k);
+        ref_weight_row(w, 0, n, e->scratch);
         float bias = 0;
         if (op->w[4 + i] != OB_NONE) bias = ref_vector(e, op->w[4 + i], e->scratch + k)[n];
         for (int64_t r = 0; r < rows; r++) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/ref.h"
+#include "quant/hadamard.h"
 
 static inline float *ref_row(const ob_ref_env *e, ob_val v, int64_t r)
 {
@@ -37,6 +38,8 @@ static inline void ref_weight_row(const ob_weight *w, int64_t matrix, int64_t n,
 {
     const size_t row_bytes = ob_type_row_bytes(w->type, w->ne[0]);
     ref_load_row(w->type, (const char *)w->data + (size_t)(matrix * w->ne[1] + n) * row_bytes, dst, w->ne[0]);
+    /* The transform is its own inverse: the weights are turned back instead of turning activations. */
+    if (w->hadamard) ob_hadamard_row(dst, w->ne[0]);
 }
 
 static inline double ref_dot(const float *a, const float *b, int64_t n)

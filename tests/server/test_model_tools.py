@@ -107,3 +107,72 @@ def test_rule_and_wrong_usage(tmp_path):
     assert types["blk.1.ffn_up.weight"] == "Q4_0" and types["blk.2.ffn_up.weight"] == "Q8_0"
     assert run("quantize", golden("llama.gguf"), out, check=False).returncode == 2
     assert run("quantize", golden("llama.gguf"), out, "Q9", check=False).returncode == 1
+
+
+@pytest.mark.parametrize("level", ["ref", "c", "avx2", "avx512"])
+def test_rotated_files_run(level, tmp_path):
+    """A rotated file predicts as well as a plain Q4_0 one, on every level; without the key it is nonsense."""
+    if subprocess.run([PROGRAM, "devices"], env={**os.environ, "OB_CPU": level}, capture_output=True).returncode:
+        pytest.skip(f"this CPU has no level {level}")
+    env = {**os.environ, "OB_CPU": level}
+    out, bad = tmp_path / "rotated.gguf", tmp_path / "unmarked.gguf"
+    run("rotate", golden("llama.gguf"), out)
+    bad.write_bytes(out.read_bytes().replace(b"onebit.hadamard_q4_0", b"onebit.hadamard_q4_1"))
+    kld = {}
+    for path in out, bad:
+        done = subprocess.run([PROGRAM, "kld", "-m", path, "--base", golden("llama.base"), "--exact", "--json", "--device",
+                               "cpu"], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        kld[path] = json.loads(done.stdout)["kld"]["value"]
+    plain = PEER["kld"]["value"]
+    assert kld[out] < 2 * plain
+    assert kld[bad] > 10 * plain
+
+
+def test_other_rotations_are_refused(tmp_path):
+    out = tmp_path / "rotated.gguf"
+    run("rotate", golden("llama.gguf"), out)
+    raw = out.read_bytes()
+    key = b"onebit.hadamard_q4_0" + (5).to_bytes(4, "little")
+    assert raw.count(key + (32).to_bytes(4, "little")) == 1
+    out.write_bytes(raw.replace(key + (32).to_bytes(4, "little"), key + (64).to_bytes(4, "little")))
+    done = run("run", "-m", out, "--device", "cpu", "hello", check=False)
+    assert done.returncode == 1 and "Hadamard-rotated" in done.stderr
+
+
+def test_a_device_that_cannot_rotate_refuses(tmp_path):
+    out = tmp_path / "rotated.gguf"
+    run("rotate", golden("llama.gguf"), out)
+    done = run("run", "-m", out, "--device", "null", "hello", check=False)
+    assert done.returncode == 1 and "Hadamard-rotated" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen35moe", "glm47flash"])
+def test_imatrix_and_its_use(name, tmp_path):
+    """Every quantisable matrix of a dense, a hybrid MoE and an MLA model gets importance."""
+    im, out = tmp_path / "im.gguf", tmp_path / "q.gguf"
+    run("imatrix", "-m", golden(f"{name}.gguf"), "-f", golden("ppl_text.txt"), "-o", im, "-c", 128, "--chunks", 2, "-q")
+    seen = {n.removesuffix(".in_sum2") for n in tensors(im) if n.endswith(".in_sum2")}
+    matrices = {n for n, t in tensors(golden(f"{name}.gguf")).items()
+                if n.endswith(".weight") and n.startswith("blk.") and
+                any(k in n for k in ("attn_q", "attn_output", "ffn_up", "ffn_down", "ffn_gate", "ssm_out", "attn_k_b"))
+                and "norm" not in n}
+    assert matrices <= seen
+    said = run("quantize", golden(f"{name}.gguf"), out, "Q4_0", "--imatrix", im).stdout
+    assert "with importance" in said
+
+
+def test_imatrix_figures(tmp_path):
+    """One embedding of the first layer, squared and averaged, by hand: the first norm's output."""
+    import numpy as np
+    from gguf import GGUFReader
+    im = tmp_path / "im.gguf"
+    run("imatrix", "-m", golden("llama.gguf"), "-f", golden("ppl_text.txt"), "-o", im, "-c", 64, "--chunks", 1, "-q")
+    ids = json.loads(subprocess.run([PROGRAM, "tokenize", "-m", golden("llama.gguf"), "--json"], text=True,
+                                    capture_output=True, input=open(golden("ppl_text.txt")).read()).stdout)[:64]
+    model = {t.name: t.data for t in GGUFReader(golden("llama.gguf")).tensors}
+    x = model["token_embd.weight"][ids].astype(np.float64)
+    x = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6) * model["blk.0.attn_norm.weight"]
+    got = {t.name: t.data for t in GGUFReader(im).tensors}
+    assert got["blk.0.attn_q.weight.counts"].item() == 64
+    np.testing.assert_allclose(got["blk.0.attn_q.weight.in_sum2"].ravel(), (x * x).sum(axis=0), rtol=1e-4)

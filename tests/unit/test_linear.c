@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "dev/cpu/linear.h"
 #include "npz.h"
+#include "quant/hadamard.h"
 
 enum { MAX_K = 1536, MAX_N = 80, MAX_M = 100, GUARD = 64 };
 static const float CANARY = 12345.678f;
@@ -457,6 +458,46 @@ static void test_level(void **state)
     unsetenv("OB_CPU");
 }
 
+/* A rotated weight with activations x gives, bit by bit, what the plain one gives with rotated x. */
+static void test_hadamard(void **state)
+{
+    (void)state;
+    static const int64_t ks[] = {32, 64, 512, 544, 1536};
+    static float x[MAX_M * 1536], rotated[MAX_M * 1536], want[MAX_M * 33], got[MAX_M * 33];
+    for (size_t i = 0; i < OB_COUNT(ks); i++) {
+        const int64_t k = ks[i], n = 33;
+        weight w = weight_make(OB_Q4_0, k, n, 1);
+        make_x(x, MAX_M, k);
+        memcpy(rotated, x, sizeof x);
+        ob_hadamard_row(rotated, MAX_M * k);
+        for (int level = OB_CPU_C; level <= OB_CPU_AVX512; level++) {
+            if (!have_level((ob_cpu_level)level)) continue;
+            for (int exact = 0; exact < 2; exact++) {
+                w.desc.hadamard = false;
+                ob_lin *plain = pack(&w, (ob_cpu_level)level, exact);
+                w.desc.hadamard = true;
+                ob_lin *rot = pack(&w, (ob_cpu_level)level, exact);
+                assert_int_not_equal(ob_lin_act_kind(plain), ob_lin_act_kind(rot)); /* never shared */
+                for (size_t j = 0; j < OB_COUNT(ms); j++) {
+                    product(plain, 0, rotated, k, ms[j], want, 1, NULL);
+                    product(rot, 0, x, k, ms[j], got, 2, NULL);
+                    assert_memory_equal(got, want, (size_t)(ms[j] * n) * sizeof(float));
+                }
+                ob_lin_free(plain);
+                ob_lin_free(rot);
+            }
+        }
+        weight_free(&w);
+    }
+    weight q8 = weight_make(OB_Q8_0, 32, 16, 1);
+    ob_lin *l;
+    bool keeps;
+    ob_err err = {0};
+    q8.desc.hadamard = true;
+    assert_int_equal(ob_lin_pack(&q8.desc, OB_CPU_C, false, &l, &keeps, &err), OB_E_UNSUPPORTED);
+    weight_free(&q8);
+}
+
 int main(void)
 {
     golden = npz_open(OB_TEST_DATA "/golden/quants.npz");
@@ -465,7 +506,7 @@ int main(void)
         cmocka_unit_test(test_types),    cmocka_unit_test(test_types_exact),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_odd_k),    cmocka_unit_test(test_rounding_bound),
         cmocka_unit_test(test_epilogue), cmocka_unit_test(test_residual_in_place),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_hadamard), cmocka_unit_test(test_experts),  cmocka_unit_test(test_bad),
         cmocka_unit_test(test_level),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

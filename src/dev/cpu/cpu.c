@@ -49,7 +49,8 @@ static void fill_info(ob_dev_info *out, ob_cpu_level level, int n_threads)
     snprintf(out->name, sizeof out->name, "%s, %d thread%s, %s", brand[0] ? brand : "CPU", n_threads,
              n_threads == 1 ? "" : "s", ob_cpu_level_name(level));
     snprintf(out->driver, sizeof out->driver, "built-in kernels, level %s", ob_cpu_level_name(level));
-    out->caps = OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE;
+    out->caps = OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE |
+                OB_DEV_HADAMARD | OB_DEV_OBSERVE;
     out->mem_total_bytes = meminfo_bytes("MemTotal");
     out->mem_free_bytes = meminfo_bytes("MemAvailable");
     out->max_buffer_bytes = SIZE_MAX / 2;
@@ -96,6 +97,8 @@ static ob_status cpu_open(int index, const ob_dev_options *opt, ob_dev **out, ob
     c->kern = ob_cpu_kernels_get(level);
     c->exact = opt->exact;
     c->profile = opt->profile;
+    c->observe = opt->observe;
+    c->observe_arg = opt->observe_arg;
     const ob_status s = ob_pool_new(opt->n_threads, &c->pool, err);
     if (s != OB_OK) {
         ob_free(c);

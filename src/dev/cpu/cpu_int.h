@@ -34,6 +34,8 @@ typedef struct cpu_dev {
     ob_cpu_level level;
     const ob_cpu_kernels *kern;
     bool exact, profile;
+    ob_observe_fn observe; /* may be NULL */
+    void *observe_arg;
     cpu_profile prof[OB_OP_COUNT];
 } cpu_dev;
 
@@ -186,6 +188,11 @@ static inline float *cpu_row(const ob_dev_plan *p, ob_val v, int64_t r)
 static inline const float *cpu_vector(const ob_dev_plan *p, int32_t w)
 {
     return w == OB_NONE ? NULL : p->weights[w]->vec;
+}
+/* Hand the inputs of matrix `mat` of a weight to the observer; on one thread, while the others wait. */
+static inline void cpu_observe(const ob_dev_plan *p, int32_t w, int64_t mat, const float *x, int64_t ldx, int64_t n_rows)
+{
+    if (w != OB_NONE) p->dev->observe(p->dev->observe_arg, &p->prog.weights[w], mat, x, ldx, n_rows);
 }
 static inline int64_t cpu_n_rows(const ob_dev_plan *p, ob_rows rows)
 {

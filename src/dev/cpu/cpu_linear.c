@@ -151,15 +151,25 @@ static void activate_shared(const ob_dev_plan *p, const cpu_stage *st, const cpu
     ob_pool_barrier(p->dev->pool);
 }
 
+/* Before the products: their outputs may lie where the inputs were. */
+static void observe(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t rows)
+{
+    if (t == p->threads)
+        for (int i = 0; i < op->p.linear.n_mat; i++)
+            cpu_observe(p, op->w[i], 0, cpu_row(p, op->in[0], 0), p->prog.vals[op->in[0]].cols, rows);
+    ob_pool_barrier(p->dev->pool);
+}
+
 void cpu_linear_run(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread *t)
 {
     const cpu_linear *l = st->lin;
     const ob_op *op = &p->prog.ops[st->op], *glu = st->glu_op == OB_NONE ? NULL : &p->prog.ops[st->glu_op];
     const int64_t rows = cpu_n_rows(p, p->prog.vals[op->in[0]].rows);
     if (rows == 0) return;
-    const bool small = rows * p->prog.vals[op->in[0]].cols <= CPU_SMALL_FLOATS;
+    const bool small = rows * p->prog.vals[op->in[0]].cols <= CPU_SMALL_FLOATS && !p->dev->observe;
     if (small) activate_small(p, st, t, rows);
     else activate_shared(p, st, t, rows);
+    if (p->dev->observe) observe(p, op, t, rows);
 
     const int64_t n_chunks = ob_div_up(rows, l->chunk_rows);
     int64_t n_granules = 0;

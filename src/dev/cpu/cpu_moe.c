@@ -195,6 +195,18 @@ static void combine(const moe *m)
         }
 }
 
+/* What gate and up (hidden), or down, are about to multiply. The caller brings the threads together. */
+static void observe(const moe *m, bool hidden)
+{
+    for (int32_t a = 0; m->t == m->p->threads && a < m->n_active; a++)
+        for (int32_t i = m->first[a]; i < m->first[a + 1]; i++) {
+            const float *x = hidden ? cpu_row(m->p, m->op->in[0], m->row_of[i]) : m->p->moe_hid + i * m->n_ff;
+            if (!hidden) cpu_observe(m->p, m->op->w[2], m->expert[a], x, m->n_ff, 1);
+            for (int k = 0; hidden && k < 2; k++) cpu_observe(m->p, m->op->w[k], m->expert[a], x, m->d, 1);
+        }
+    ob_pool_barrier(m->p->dev->pool);
+}
+
 void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
 {
     moe m = {.p = p, .op = op, .t = t, .gate = matrix(p, op, 0), .up = matrix(p, op, 1), .down = matrix(p, op, 2),
@@ -207,8 +219,10 @@ void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
         m.n_rows = (int32_t)OB_MIN(CPU_CHUNK_ROWS, rows - row0);
         if (row0) ob_pool_barrier(p->dev->pool);
         group(&m, (int32_t)p->prog.weights[op->w[2]].ne[2]);
+        if (p->dev->observe) observe(&m, true);
         run_items(&m, true);
         ob_pool_barrier(p->dev->pool);
+        if (p->dev->observe) observe(&m, false);
         run_items(&m, false);
         ob_pool_barrier(p->dev->pool);
         combine(&m);
@@ -234,6 +248,11 @@ void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
     const int64_t rows = cpu_n_rows(p, p->prog.vals[op->in[0]].rows), ldx = n_head * (k + tail), ldy = n_head * (n + tail);
     const int64_t n_block = ob_div_up(rows, CPU_MOE_BLOCK);
     const ob_lin_epilogue ep = {.scale = 1.0f};
+    if (p->dev->observe) {
+        for (int64_t h = 0; t == p->threads && h < n_head; h++)
+            cpu_observe(p, op->w[0], h, cpu_row(p, op->in[0], 0) + h * (k + tail), ldx, rows);
+        ob_pool_barrier(p->dev->pool);
+    }
     for (int64_t i, i1; ob_pool_take(p->dev->pool, n_head * n_block, 1, &i, &i1);) {
         const int64_t h = i / n_block, r0 = i % n_block * CPU_MOE_BLOCK, m = OB_MIN(CPU_MOE_BLOCK, rows - r0);
         const float *x = cpu_row(p, op->in[0], r0) + h * (k + tail);

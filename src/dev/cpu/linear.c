@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "dev/cpu/linear_pack.h"
+#include "quant/hadamard.h"
 
 const uint8_t lin_table_iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 const uint8_t lin_table_fp4[16] = {128, 129, 130, 131, 132, 134, 136, 140,
@@ -68,6 +69,11 @@ ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_
     l->kern = kernels_of(level);
     l->fmt = lin_format_of(desc->type);
     l->f32 = exact || l->fmt >= LIN_N_QUANT;
+    l->rotated = desc->hadamard;
+    if (l->rotated && l->fmt != LIN_Q4_0) {
+        s = ob_err_set(err, OB_E_UNSUPPORTED, "%s: only Q4_0 can be Hadamard-rotated", desc->name);
+        goto out;
+    }
     if (!sizes_set(l)) {
         s = ob_err_set(err, OB_E_LIMIT, "%s: too large", desc->name);
         goto out;
@@ -102,7 +108,11 @@ size_t ob_lin_bytes(const ob_lin *l) { return l->n_bytes; }
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
-int ob_lin_act_kind(const ob_lin *l) { return l->f32 ? 0 : lin_fmt[l->fmt].n_sub; }
+int ob_lin_act_kind(const ob_lin *l)
+{
+    enum { ROTATED = 16 };
+    return (l->f32 ? 0 : lin_fmt[l->fmt].n_sub) | (l->rotated ? ROTATED : 0);
+}
 int64_t ob_lin_act_granule(const ob_lin *l)
 {
     (void)l;
@@ -122,13 +132,49 @@ static void act_f32(const ob_lin *l, const lin_act *a, const float *x, int64_t l
             panel[k * a->pw + c] = c < n_valid ? x[c * ldx + k] : 0.0f;
 }
 
+static void act_f32_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, float *panel)
+{
+    for (int c = 0; c < a->pw; c++)
+        for (int64_t k = 0; k < l->k; k += OB_HADAMARD) {
+            float b[OB_HADAMARD] = {0};
+            if (c < n_valid) memcpy(b, x + c * ldx + k, sizeof b);
+            ob_hadamard32(b);
+            for (int i = 0; i < OB_HADAMARD; i++) panel[(k + i) * a->pw + c] = b[i];
+        }
+}
+
+/* Rotate a piece of each column into a buffer that stays in L1 and let the level's own kernel quantise it as
+ * a panel of so many units, whose planes lie further back. */
+static void act_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, uint8_t *panel)
+{
+    enum { PIECE = 16 }; /* units; keeps every piece 64-aligned in the panel */
+    _Alignas(64) float buf[LIN_MAX_PW][PIECE * LIN_BLK];
+    for (int64_t b = 0; b < l->n_blk; b += PIECE) {
+        ob_lin part = *l;
+        lin_act at = *a;
+        const size_t codes = (size_t)(b * LIN_BLK * a->pw), plane = (size_t)(b * a->pw) * sizeof(float);
+        part.n_blk = OB_MIN(PIECE, l->n_blk - b);
+        part.k = part.n_blk * LIN_BLK;
+        at.off_d += plane - codes;
+        at.off_sum += plane - codes;
+        for (int i = 0; i < 3; i++) at.off_init[i] += plane - codes;
+        for (int c = 0; c < n_valid; c++) {
+            memcpy(buf[c], x + c * ldx + b * LIN_BLK, (size_t)part.k * sizeof(float));
+            ob_hadamard_row(buf[c], part.k);
+        }
+        l->kern->act(&part, &at, buf[0], PIECE * LIN_BLK, n_valid, panel + codes);
+    }
+}
+
 void ob_lin_act(const ob_lin *l, const float *x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void *act)
 {
     const lin_act a = lin_act_shape(l, m);
     for (int64_t c = m0; c < m1; c += a.pw) {
         uint8_t *panel = (uint8_t *)act + (size_t)(c / a.pw) * a.panel_bytes;
         const int n_valid = (int)OB_MIN(m - c, a.pw);
-        if (l->f32) act_f32(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
+        if (l->f32 && l->rotated) act_f32_rotated(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
+        else if (l->f32) act_f32(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
+        else if (l->rotated) act_rotated(l, &a, x + c * ldx, ldx, n_valid, panel);
         else l->kern->act(l, &a, x + c * ldx, ldx, n_valid, panel);
     }
 }

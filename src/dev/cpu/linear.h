@@ -33,7 +33,10 @@ const char *ob_cpu_level_name(ob_cpu_level l);
 
 typedef struct ob_lin ob_lin; /* one packed weight, immutable */
 
-/* Pack a [K, N] (OB_USE_LINEAR) or [K, N, E] (OB_USE_EXPERTS) weight. exact: f32 activations and
+/* A weight with desc->hadamard takes its activations through the Hadamard transform before they are
+ * quantised (or multiplied, for exact): the same additions on every level, so results stay equal bit by bit.
+ *
+ * Pack a [K, N] (OB_USE_LINEAR) or [K, N, E] (OB_USE_EXPERTS) weight. exact: f32 activations and
  * products. *keeps_data: the packed form still refers to desc->data. */
 OB_MUST_CHECK ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact,
                                     ob_lin **out, bool *keeps_data, ob_err *err);

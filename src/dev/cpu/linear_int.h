@@ -106,6 +106,7 @@ typedef struct lin_kernels lin_kernels;
 
 struct ob_lin {
     lin_format fmt;
+    bool rotated; /* activations go through the Hadamard transform first (Q4_0 only: one scale per unit) */
     bool f32; /* products of f32 activations: `exact`, and all float formats */
     int64_t k, n, n_experts;
     int64_t n_blk, n_grp;             /* units of a row, groups of 16 rows */
