@@ -1,9 +1,10 @@
 /* Whole models on a device against their reference logits: devgolden DEVICE
  *
- * The decoder families of tests/data/golden that the device has all ops for; the others are named. Exact
- * mode with f32 caches within each file's own tolerance, for steps of many sizes, because a device may
- * have a kernel for each; quantised files also in the device's usual mode; and greedy text as the CPU
- * device gives it, but where two tokens are within TIE of each other. Exit 77: no such device. */
+ * The decoder families of tests/data/golden that the device has all ops for; the others are named.
+ * Exact mode with f32 caches within each file's own tolerance, for steps of many sizes, because a
+ * device may have a kernel for each; quantised files also in the device's usual mode; and greedy
+ * text as the CPU device gives it, but where two tokens are within TIE of each other. Exit 77: no
+ * such device. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +24,8 @@ static void path_of(const char *name, const char *suffix, char *out, size_t cap)
 }
 
 /* NULL when the device has no kernel for an op of the model. */
-static ob_ctx *open_model(const char *spec, const char *name, ob_type kv, int32_t n_ubatch, bool exact)
+static ob_ctx *open_model(const char *spec, const char *name, ob_type kv, int32_t n_ubatch,
+                          bool exact)
 {
     char path[512];
     path_of(name, ".gguf", path, sizeof path);
@@ -40,8 +42,10 @@ static ob_ctx *open_model(const char *spec, const char *name, ob_type kv, int32_
     ob_ctx *c = NULL;
     ob_err err;
     const ob_status s = ob_ctx_new(&p, &c, &err);
-    if (s == OB_E_UNSUPPORTED) print_message("%s: skipped, %s\n", name, err.text);
-    else if (s != OB_OK) fail_msg("%s: %s", name, err.text);
+    if (s == OB_E_UNSUPPORTED)
+        print_message("%s: skipped, %s\n", name, err.text);
+    else if (s != OB_OK)
+        fail_msg("%s: %s", name, err.text);
     return c;
 }
 
@@ -54,7 +58,8 @@ static ob_seq *new_seq(ob_ctx *c)
 }
 
 /* Feed tok[0..n) in chunks; logits of all of them to out [n][n_vocab]. */
-static void feed(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, int32_t chunk, int32_t n_vocab, float *out)
+static void feed(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, int32_t chunk,
+                 int32_t n_vocab, float *out)
 {
     ob_err err;
     for (int32_t at = 0; at < n;) {
@@ -62,7 +67,8 @@ static void feed(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, int32_t ch
         const float *logits;
         const ob_chunk ch = {.seq = s, .tok = tok + at, .n_tok = m, .n_out = m};
         if (ob_ctx_step(c, &ch, 1, &logits, &err) != OB_OK) fail_msg("%s", err.text);
-        memcpy(out + (size_t)at * (size_t)n_vocab, logits, (size_t)m * (size_t)n_vocab * sizeof *out);
+        memcpy(out + (size_t)at * (size_t)n_vocab, logits,
+               (size_t)m * (size_t)n_vocab * sizeof *out);
         at += m;
     }
 }
@@ -109,7 +115,7 @@ static void want(const char *name, const char *what, double diff, double atol)
     if (!(diff <= atol)) fail_msg("%s, %s: off by %g, allowed %g", name, what, diff, atol);
 }
 
-/* --- exact --------------------------------------------------------------------------------------- */
+/* --- exact ------------------------------------------------------------------------------------ */
 
 static void check_chunks(const char *name, const golden *g, ob_type kv, int32_t chunk, double atol)
 {
@@ -148,13 +154,14 @@ static void test_model(void **state)
     ob_ctx_free(c);
     golden g = load_golden(name);
     static const int32_t chunks[] = {128, 33, 7, 2};
-    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) check_chunks(name, &g, OB_F32, chunks[i], g.atol);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+        check_chunks(name, &g, OB_F32, chunks[i], g.atol);
     check_decode(name, &g);
     check_chunks(name, &g, OB_F16, 33, F16_ATOL);
     npz_close(g.z);
 }
 
-/* --- quantised ----------------------------------------------------------------------------------- */
+/* --- quantised -------------------------------------------------------------------------------- */
 
 typedef struct quantised {
     const char *file, *type;
@@ -212,7 +219,8 @@ static void test_quantised(void **state)
             feed(c, s, t->data, n, chunks[i], n_vocab, out);
             ob_ctx_seq_free(c, s);
             snprintf(what, sizeof what, "%s, by %d", exact ? "exact" : "usual", chunks[i]);
-            want(q->file, what, median_rms(out, l->data, n, n_vocab), exact ? q->exact_rms : q->usual_rms);
+            want(q->file, what, median_rms(out, l->data, n, n_vocab),
+                 exact ? q->exact_rms : q->usual_rms);
         }
         ob_ctx_free(c);
     }
@@ -220,16 +228,17 @@ static void test_quantised(void **state)
     npz_close(z);
 }
 
-/* --- greedy text --------------------------------------------------------------------------------- */
+/* --- greedy text ------------------------------------------------------------------------------ */
 
-/* Continue a prompt with the best token each time; the device follows the CPU's choice, so that after a tie
- * both still see the same text. */
+/* Continue a prompt with the best token each time; the device follows the CPU's choice, so that
+ * after a tie both still see the same text. */
 static void test_greedy(void **state)
 {
     enum { N = 48 };
     const char *name = *state;
     golden g = load_golden("llama");
-    ob_ctx *c[2] = {open_model("cpu", name, OB_F32, 64, true), open_model(g_spec, name, OB_F32, 64, true)};
+    ob_ctx *c[2] = {open_model("cpu", name, OB_F32, 64, true),
+                    open_model(g_spec, name, OB_F32, 64, true)};
     ob_seq *s[2] = {new_seq(c[0]), new_seq(c[1])};
     ob_err err;
     int32_t tok = 0, n_same = 0;
@@ -238,15 +247,16 @@ static void test_greedy(void **state)
         float first[2];
         const float *logits[2];
         for (int k = 0; k < 2; k++) {
-            const ob_chunk ch = {.seq = s[k], .tok = i ? &tok : g.tok, .n_tok = i ? 1 : 20, .n_out = 1};
+            const ob_chunk ch = {
+                .seq = s[k], .tok = i ? &tok : g.tok, .n_tok = i ? 1 : 20, .n_out = 1};
             if (ob_ctx_step(c[k], &ch, 1, &logits[k], &err) != OB_OK) fail_msg("%s", err.text);
             for (int32_t v = 1; v < g.n_vocab; v++)
                 if (logits[k][v] > logits[k][best[k]]) best[k] = v;
             first[k] = logits[k][best[k]];
         }
         if (best[0] != best[1] && first[0] - logits[0][best[1]] > TIE)
-            fail_msg("token %d: %d on the CPU (%g), %d here (%g there)", i, best[0], (double)first[0], best[1],
-                     (double)logits[0][best[1]]);
+            fail_msg("token %d: %d on the CPU (%g), %d here (%g there)", i, best[0],
+                     (double)first[0], best[1], (double)logits[0][best[1]]);
         n_same += best[0] == best[1];
         tok = best[0];
     }
@@ -270,16 +280,23 @@ int main(int argc, char **argv)
         return 77;
     }
     ob_dev_close(d);
-    static const char *const models[] = {"llama",   "llama3rope", "qwen2",     "qwen3",    "qwen3moe", "minicpm", "gemma3",
-                                         "minicpm-longrope", "glm47flash", "deepseek3", "qwen35", "zaya", "deepseek4"};
+    static const char *const models[] = {"llama",      "llama3rope", "qwen2",  "qwen3",
+                                         "qwen3moe",   "minicpm",    "gemma3", "minicpm-longrope",
+                                         "glm47flash", "deepseek3",  "qwen35", "zaya",
+                                         "deepseek4"};
     enum { M = sizeof models / sizeof *models, Q = sizeof k_quantised / sizeof *k_quantised };
     struct CMUnitTest tests[M + Q + 1];
     for (int i = 0; i < M; i++)
-        tests[i] = (struct CMUnitTest){.name = models[i], .test_func = test_model, .initial_state = (void *)(uintptr_t)models[i]};
+        tests[i] = (struct CMUnitTest){.name = models[i],
+                                       .test_func = test_model,
+                                       .initial_state = (void *)(uintptr_t)models[i]};
     for (int i = 0; i < Q; i++)
-        tests[M + i] = (struct CMUnitTest){.name = k_quantised[i].file, .test_func = test_quantised,
+        tests[M + i] = (struct CMUnitTest){.name = k_quantised[i].file,
+                                           .test_func = test_quantised,
                                            .initial_state = (void *)(uintptr_t)&k_quantised[i]};
-    tests[M + Q] = (struct CMUnitTest){.name = "greedy text", .test_func = test_greedy, .initial_state = (void *)(uintptr_t)"llama"};
+    tests[M + Q] = (struct CMUnitTest){.name = "greedy text",
+                                       .test_func = test_greedy,
+                                       .initial_state = (void *)(uintptr_t)"llama"};
     if (argc > 2) cmocka_set_test_filter(argv[2]);
     return _cmocka_run_group_tests("devgolden", tests, M + Q + 1, NULL, NULL);
 }

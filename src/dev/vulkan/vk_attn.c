@@ -8,18 +8,31 @@
 #include "base/alloc.h"
 #include "base/math.h"
 
-enum { TILE = 32, ATTN_WG = 128, MAX_QUERIES = 32, MAX_HEADS = 16, ROPE_WG = 64, WRITE_WG = 64, MERGE_WG = 128, SPLIT_TOK = 16 };
+enum {
+    TILE = 32,
+    ATTN_WG = 128,
+    MAX_QUERIES = 32,
+    MAX_HEADS = 16,
+    ROPE_WG = 64,
+    WRITE_WG = 64,
+    MERGE_WG = 128,
+    SPLIT_TOK = 16
+};
 
-static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
+static ob_status no_memory(ob_err *err)
+{
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+}
 
-/* --- rope ---------------------------------------------------------------------------------------- */
+/* --- rope ------------------------------------------------------------------------------------- */
 
 enum { LOW_POS = 64 };
 
 /* Dimension whose wavelength makes `n_turns` turns over the original context (YaRN, eq. 17). */
 static double yarn_dim(const ob_rope_params *p, double n_turns)
 {
-    return p->n_rot * log(p->n_ctx_orig / (n_turns * 6.283185307179586)) / (2.0 * log((double)p->base));
+    return p->n_rot * log(p->n_ctx_orig / (n_turns * 6.283185307179586)) /
+           (2.0 * log((double)p->base));
 }
 
 /* Angle per position of pair i: ops.h has the formula. */
@@ -64,9 +77,11 @@ static ob_status fill_table(ob_dev_plan *p, vk_rope_table *t, ob_err *err)
 
 static bool same_rope(const ob_rope_params *a, const ob_rope_params *b)
 {
-    /* Field by field: padding may differ. The pairing and the place within the head are not in the table. */
-    return a->n_rot == b->n_rot && a->base == b->base && a->freq_scale == b->freq_scale && a->ext_factor == b->ext_factor &&
-           a->attn_factor == b->attn_factor && a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+    /* Field by field: padding may differ. The pairing and the place within the head are not in the
+     * table. */
+    return a->n_rot == b->n_rot && a->base == b->base && a->freq_scale == b->freq_scale &&
+           a->ext_factor == b->ext_factor && a->attn_factor == b->attn_factor &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
            a->n_ctx_orig == b->n_ctx_orig && a->inverse == b->inverse;
 }
 
@@ -79,7 +94,8 @@ static ob_status table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table *
             return OB_OK;
         }
     vk_rope_table *t = &p->ropes[p->n_ropes++];
-    *t = (vk_rope_table){.p = &op->p.rope, .factors = factors,
+    *t = (vk_rope_table){.p = &op->p.rope,
+                         .factors = factors,
                          .n_high = (int32_t)ob_div_up(OB_MAX(p->max_ctx, 1), LOW_POS)};
     *out = t;
     return fill_table(p, t, err);
@@ -93,7 +109,8 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_rope_table *t;
     const vk_pipe *pipe;
     OB_TRY(table_of(p, op, &t, err));
-    OB_TRY(vk_kernel_get(p->dev, "rope", 2, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "rope", 2, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX},
+                         &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
@@ -108,12 +125,13 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = (uint32_t)r->n_rot;
     s->push.u[3] = (uint32_t)r->rot_off;
     s->push.u[4] = (uint32_t)t->n_high;
-    s->grid[0] = (uint32_t)ob_div_up((int64_t)cols / r->head_dim * (r->head_dim - r->n_rot / 2), ROPE_WG);
+    s->grid[0] =
+        (uint32_t)ob_div_up((int64_t)cols / r->head_dim * (r->head_dim - r->n_rot / 2), ROPE_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
     return OB_OK;
 }
 
-/* --- attention ----------------------------------------------------------------------------------- */
+/* --- attention -------------------------------------------------------------------------------- */
 
 typedef struct cut {
     uint32_t hb, bt, dt;
@@ -125,7 +143,8 @@ static cut cut_of(const vk_dev *d, const ob_attn_params *a, bool split)
     cut c = {0};
     /* the query, its scores, two reductions over a quarter of them, three numbers: see attn.comp */
     const uint32_t per_query = (uint32_t)(ob_div_up(a->k_dim, 8) * 32 + TILE * 4 + TILE * 2 + 12);
-    const uint32_t most = OB_MIN((d->phys->max_shared_bytes - 1024) / per_query, (uint32_t)MAX_QUERIES);
+    const uint32_t most =
+        OB_MIN((d->phys->max_shared_bytes - 1024) / per_query, (uint32_t)MAX_QUERIES);
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
     for (uint32_t h = 1; h <= OB_MIN(group, OB_MIN(most, (uint32_t)MAX_HEADS)); h++)
         if (group % h == 0) c.hb = h;
@@ -136,7 +155,10 @@ static cut cut_of(const vk_dev *d, const ob_attn_params *a, bool split)
     return c;
 }
 
-bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a) { return cut_of(d, a, true).hb > 0; }
+bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a)
+{
+    return cut_of(d, a, true).hb > 0;
+}
 
 uint32_t vk_attn_segment(int32_t max_ctx)
 {
@@ -144,7 +166,10 @@ uint32_t vk_attn_segment(int32_t max_ctx)
 }
 
 /* Few tokens: their caches are cut into segments so that the whole device has work. */
-static bool is_split(const ob_dev_plan *p) { return p->prog.max_tok <= SPLIT_TOK; }
+static bool is_split(const ob_dev_plan *p)
+{
+    return p->prog.max_tok <= SPLIT_TOK;
+}
 
 static uint32_t n_segments(const ob_dev_plan *p)
 {
@@ -155,7 +180,8 @@ uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
     if (!is_split(p)) return 0;
-    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) * (uint64_t)(a->v_dim + 2) * 4;
+    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) *
+           (uint64_t)(a->v_dim + 2) * 4;
 }
 
 /* The planes of a cache; a cache whose values lie inside its keys has one. */
@@ -174,7 +200,8 @@ static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const int n = planes_of(p, op, planes);
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "kv_write", 3, (uint32_t[]){WRITE_WG, p->k_type, p->v_type}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "kv_write", 3, (uint32_t[]){WRITE_WG, p->k_type, p->v_type}, &pipe,
+                         err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     for (int k = 0; k < n; k++) {
@@ -190,7 +217,8 @@ static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = (uint32_t)a->v_dim;
     s->push.u[3] = (uint32_t)p->page_tok;
     s->push.u[4] = (uint32_t)p->max_pages;
-    s->grid[0] = (uint32_t)ob_div_up(a->n_head_kv * ob_div_up(OB_MAX(a->k_dim, a->v_dim), 32), WRITE_WG);
+    s->grid[0] =
+        (uint32_t)ob_div_up(a->n_head_kv * ob_div_up(OB_MAX(a->k_dim, a->v_dim), 32), WRITE_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
     s->grid[2] = (uint32_t)n;
     return OB_OK;
@@ -205,7 +233,8 @@ static ob_status indirect_of(ob_dev_plan *p, uint32_t y, uint32_t seg, int32_t *
             return OB_OK;
         }
     if (p->n_indirect == VK_MAX_INDIRECT)
-        return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: more than %d shapes of attention in a model", VK_MAX_INDIRECT);
+        return ob_err_set(err, OB_E_UNSUPPORTED,
+                          "vulkan: more than %d shapes of attention in a model", VK_MAX_INDIRECT);
     p->indirect[p->n_indirect] = (vk_indirect){y, seg};
     *out = p->n_indirect++;
     return OB_OK;
@@ -220,7 +249,8 @@ static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
     wg = OB_MAX(wg, cols);
     const vk_form form = a->v_dim % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 11, (uint32_t[]){wg, (uint32_t)a->v_dim, cols, 0, 0, 0, 0, 0, 0, 0, form},
+    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 11,
+                         (uint32_t[]){wg, (uint32_t)a->v_dim, cols, 0, 0, 0, 0, 0, 0, 0, form},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -247,14 +277,15 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_attn_params *a = &op->p.attn;
     const bool split = is_split(p);
     const cut c = cut_of(p->dev, a, split);
-    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv), y = (uint32_t)a->n_head_kv * (group / c.hb);
+    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv),
+                   y = (uint32_t)a->n_head_kv * (group / c.hb);
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "attn", 11,
-                         (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
-                                      own_values ? p->v_type : p->k_type, split, c.dt,
-                                      (uint32_t)(own_values ? a->v_dim : a->k_dim)},
+                         (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb,
+                                      c.bt, p->k_type, own_values ? p->v_type : p->k_type, split,
+                                      c.dt, (uint32_t)(own_values ? a->v_dim : a->k_dim)},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -268,8 +299,14 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.a[4] = to;
     s->push.a[5] = p->params.addr + p->info_off;
     s->push.a[6] = p->params.addr + p->table_off;
-    const uint32_t words[] = {(uint32_t)a->n_head_kv, (uint32_t)p->page_tok, (uint32_t)p->max_pages, (uint32_t)a->window,
-                              a->causal, vk_attn_segment(p->max_ctx), n_segments(p), ob_f32_bits(a->scale),
+    const uint32_t words[] = {(uint32_t)a->n_head_kv,
+                              (uint32_t)p->page_tok,
+                              (uint32_t)p->max_pages,
+                              (uint32_t)a->window,
+                              a->causal,
+                              vk_attn_segment(p->max_ctx),
+                              n_segments(p),
+                              ob_f32_bits(a->scale),
                               ob_f32_bits(a->softcap)};
     memcpy(s->push.u, words, sizeof words);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, c.bt);
@@ -285,7 +322,7 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     return add_attention(p, i, err);
 }
 
-/* --- both ropes and the write in one ------------------------------------------------------------- */
+/* --- both ropes and the write in one ---------------------------------------------------------- */
 
 static bool read_after(const ob_dev_plan *p, ob_val v, int32_t i)
 {
@@ -300,7 +337,10 @@ static bool read_after(const ob_dev_plan *p, ob_val v, int32_t i)
     return false;
 }
 
-static bool plain_type(ob_type t) { return t == OB_F32 || t == OB_F16; }
+static bool plain_type(ob_type t)
+{
+    return t == OB_F32 || t == OB_F16;
+}
 
 bool vk_rope_fuses(const ob_dev_plan *p, int32_t i)
 {
@@ -309,11 +349,13 @@ bool vk_rope_fuses(const ob_dev_plan *p, int32_t i)
     if (q->kind != OB_OP_ROPE || k->kind != OB_OP_ROPE || at->kind != OB_OP_ATTENTION) return false;
     const ob_attn_params *a = &at->p.attn;
     const ob_rope_params *r = &q->p.rope;
-    return at->in[0] == q->out[0] && at->in[1] == k->out[0] && at->in[2] != OB_NONE && at->in[2] != k->out[0] &&
-           q->in[0] == q->out[0] && k->in[0] == k->out[0] && plain_type(p->k_type) && plain_type(p->v_type) &&
-           same_rope(r, &k->p.rope) && r->pairing == k->p.rope.pairing && r->rot_off == k->p.rope.rot_off &&
-           r->head_dim == a->k_dim && k->p.rope.head_dim == a->k_dim && q->w[0] == k->w[0] && a->k_dim % 2 == 0 &&
-           a->v_dim % 2 == 0 && r->rot_off % 2 == 0 && !read_after(p, k->out[0], i + 2);
+    return at->in[0] == q->out[0] && at->in[1] == k->out[0] && at->in[2] != OB_NONE &&
+           at->in[2] != k->out[0] && q->in[0] == q->out[0] && k->in[0] == k->out[0] &&
+           plain_type(p->k_type) && plain_type(p->v_type) && same_rope(r, &k->p.rope) &&
+           r->pairing == k->p.rope.pairing && r->rot_off == k->p.rope.rot_off &&
+           r->head_dim == a->k_dim && k->p.rope.head_dim == a->k_dim && q->w[0] == k->w[0] &&
+           a->k_dim % 2 == 0 && a->v_dim % 2 == 0 && r->rot_off % 2 == 0 &&
+           !read_after(p, k->out[0], i + 2);
 }
 
 ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -325,8 +367,10 @@ ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_pipe *pipe;
     planes_of(p, at, planes);
     OB_TRY(table_of(p, op, &t, err));
-    OB_TRY(vk_kernel_get(p->dev, "rope_kv", 4,
-                         (uint32_t[]){ROPE_WG, p->k_type, p->v_type, op->p.rope.pairing == OB_ROPE_NEOX}, &pipe, err));
+    OB_TRY(vk_kernel_get(
+        p->dev, "rope_kv", 4,
+        (uint32_t[]){ROPE_WG, p->k_type, p->v_type, op->p.rope.pairing == OB_ROPE_NEOX}, &pipe,
+        err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     for (int k = 0; k < 3; k++) {
@@ -342,11 +386,13 @@ ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.a[7] = p->params.addr + p->table_off;
     vk_push_addr(&s->push, 0, t->high);
     vk_push_addr(&s->push, 2, t->low);
-    const uint32_t words[] = {(uint32_t)a->n_head, (uint32_t)a->n_head_kv, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
-                              (uint32_t)op->p.rope.n_rot, (uint32_t)op->p.rope.rot_off, (uint32_t)t->n_high,
-                              (uint32_t)p->page_tok, (uint32_t)p->max_pages};
+    const uint32_t words[] = {
+        (uint32_t)a->n_head, (uint32_t)a->n_head_kv,     (uint32_t)a->k_dim,
+        (uint32_t)a->v_dim,  (uint32_t)op->p.rope.n_rot, (uint32_t)op->p.rope.rot_off,
+        (uint32_t)t->n_high, (uint32_t)p->page_tok,      (uint32_t)p->max_pages};
     memcpy(&s->push.u[4], words, sizeof words);
-    s->grid[0] = (uint32_t)ob_div_up(OB_MAX((int64_t)a->n_head * a->k_dim, (int64_t)a->n_head_kv * a->v_dim) / 2, ROPE_WG);
+    s->grid[0] = (uint32_t)ob_div_up(
+        OB_MAX((int64_t)a->n_head * a->k_dim, (int64_t)a->n_head_kv * a->v_dim) / 2, ROPE_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
     s->grid[2] = 3;
     return add_attention(p, i + 2, err);

@@ -22,27 +22,33 @@
 #include "dev/device.h"
 #include "ops/ops.h"
 
-/* --- functions of libvulkan ---------------------------------------------------------------------- */
+/* --- functions of libvulkan ------------------------------------------------------------------- */
 
-#define VK_INSTANCE_FNS(X)                                                                        \
-    X(EnumeratePhysicalDevices) X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2)     \
-    X(GetPhysicalDeviceMemoryProperties2) X(GetPhysicalDeviceQueueFamilyProperties)               \
-    X(EnumerateDeviceExtensionProperties) X(CreateDevice) X(GetDeviceProcAddr)
+#define VK_INSTANCE_FNS(X) \
+    X(EnumeratePhysicalDevices) \
+    X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2) \
+        X(GetPhysicalDeviceMemoryProperties2) X(GetPhysicalDeviceQueueFamilyProperties) \
+            X(EnumerateDeviceExtensionProperties) X(CreateDevice) X(GetDeviceProcAddr)
 
-#define VK_DEVICE_FNS(X)                                                                          \
-    X(DestroyDevice) X(GetDeviceQueue) X(QueueSubmit2) X(DeviceWaitIdle)                          \
-    X(AllocateMemory) X(FreeMemory) X(MapMemory) X(CreateBuffer) X(DestroyBuffer)                 \
-    X(GetBufferMemoryRequirements) X(BindBufferMemory) X(GetBufferDeviceAddress)                  \
-    X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(FreeCommandBuffers)    \
-    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants)              \
-    X(CmdDispatch) X(CmdDispatchIndirect) X(CmdPipelineBarrier2) X(CmdCopyBuffer) X(CmdFillBuffer) \
-    X(CreateSemaphore) X(DestroySemaphore) X(WaitSemaphores) X(GetSemaphoreCounterValue)          \
-    X(CreateShaderModule) X(DestroyShaderModule) X(CreatePipelineLayout) X(DestroyPipelineLayout) \
-    X(CreateComputePipelines) X(DestroyPipeline) X(CreatePipelineCache) X(DestroyPipelineCache)   \
-    X(GetPipelineCacheData) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool)           \
-    X(CmdWriteTimestamp2) X(GetQueryPoolResults)
+#define VK_DEVICE_FNS(X) \
+    X(DestroyDevice) \
+    X(GetDeviceQueue) X(QueueSubmit2) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) \
+        X(MapMemory) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X( \
+            BindBufferMemory) X(GetBufferDeviceAddress) X(CreateCommandPool) X(DestroyCommandPool) \
+            X(AllocateCommandBuffers) X(FreeCommandBuffers) X(BeginCommandBuffer) \
+                X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants) X(CmdDispatch) \
+                    X(CmdDispatchIndirect) X(CmdPipelineBarrier2) X(CmdCopyBuffer) \
+                        X(CmdFillBuffer) X(CreateSemaphore) X(DestroySemaphore) X(WaitSemaphores) \
+                            X(GetSemaphoreCounterValue) X(CreateShaderModule) \
+                                X(DestroyShaderModule) X(CreatePipelineLayout) \
+                                    X(DestroyPipelineLayout) X(CreateComputePipelines) \
+                                        X(DestroyPipeline) X(CreatePipelineCache) \
+                                            X(DestroyPipelineCache) X(GetPipelineCacheData) \
+                                                X(CreateQueryPool) X(DestroyQueryPool) \
+                                                    X(CmdResetQueryPool) X(CmdWriteTimestamp2) \
+                                                        X(GetQueryPoolResults)
 
-/* --- the machine --------------------------------------------------------------------------------- */
+/* --- the machine ------------------------------------------------------------------------------ */
 
 /* A cooperative matrix product that the device does: f16 inputs, f32 sums, subgroup scope. */
 typedef struct vk_coopmat {
@@ -54,13 +60,14 @@ typedef struct vk_phys {
     char name[128], driver[128];
     uint8_t cache_uuid[VK_UUID_SIZE];
     uint32_t vendor_id, device_id, driver_version;
-    bool soft, integrated;         /* soft: type CPU, an emulation */
-    char missing[128];             /* what this device lacks; empty: usable */
+    bool soft, integrated; /* soft: type CPU, an emulation */
+    char missing[128];     /* what this device lacks; empty: usable */
     uint32_t queue_family;
     bool timestamps;
     float timestamp_ns;
     uint32_t max_shared_bytes, max_invocations, max_subgroups; /* of a workgroup */
-    uint32_t subgroup, subgroup_min, subgroup_max; /* default size; what may be asked for, 0 if nothing */
+    uint32_t subgroup, subgroup_min,
+        subgroup_max; /* default size; what may be asked for, 0 if nothing */
     bool subgroup_add, full_subgroups;
     bool int_dot, f16, int8, memory_model, budget;
     vk_coopmat coopmat;
@@ -85,7 +92,7 @@ const vk_lib *vk_lib_get(void);
 void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available);
 const char *vk_result_name(VkResult r);
 
-/* --- device -------------------------------------------------------------------------------------- */
+/* --- device ----------------------------------------------------------------------------------- */
 
 /* Which kernels may be used: everything the device can do, less what failed its test. */
 enum {
@@ -137,9 +144,9 @@ typedef struct vk_dev {
     int index;
     bool exact, profile;
     bool lost;
-    unsigned fast;          /* VK_FAST_* that may be used */
-    unsigned tested[64];    /* by ob_type: VK_FAST_* that passed their test with this weight type */
-    char disabled[160];     /* names of kernels that were switched off */
+    unsigned fast;       /* VK_FAST_* that may be used */
+    unsigned tested[64]; /* by ob_type: VK_FAST_* that passed their test with this weight type */
+    char disabled[160];  /* names of kernels that were switched off */
     VkDevice handle;
     VkQueue queue;
 #define X(name) PFN_vk##name name;
@@ -147,10 +154,11 @@ typedef struct vk_dev {
 #undef X
     VkCommandPool pool;
     VkSemaphore timeline;
-    uint64_t last;          /* value of the newest submit */
+    uint64_t last; /* value of the newest submit */
     vk_block *blocks[VK_MEM_KINDS];
-    vk_mem stage;           /* VK_STAGE_HALVES x VK_STAGE_BYTES */
-    vk_mem fetch;           /* VK_STAGE_BYTES, for downloads */
+    uint64_t block_bytes[VK_MEM_KINDS]; /* of a usual block */
+    vk_mem stage;                       /* VK_STAGE_HALVES x VK_STAGE_BYTES */
+    vk_mem fetch;                       /* VK_STAGE_BYTES, for downloads */
     VkCommandBuffer stage_cmd[VK_STAGE_HALVES];
     uint64_t stage_done[VK_STAGE_HALVES];
     int stage_at;
@@ -159,8 +167,8 @@ typedef struct vk_dev {
     size_t cache_loaded_bytes;
     vk_pipe *pipes;
     size_t n_pipes, cap_pipes;
-    uint32_t sg;            /* subgroup size asked for */
-    ob_dev_plan *timed;     /* its last step's times are not read yet */
+    uint32_t sg;        /* subgroup size asked for */
+    ob_dev_plan *timed; /* its last step's times are not read yet */
     vk_profile prof[VK_MAX_PROFILE];
     int n_prof;
 } vk_dev;
@@ -171,16 +179,16 @@ struct ob_dev_buf {
 };
 
 struct ob_dev_weight {
-    ob_weight desc;          /* name and data not kept */
-    ob_type type;            /* as stored on the device */
+    ob_weight desc; /* name and data not kept */
+    ob_type type;   /* as stored on the device */
     vk_mem mem;
     VkDeviceAddress w, s, h, z;
-    int64_t nu;              /* units of 32 a row */
-    uint64_t read_bytes;     /* what a product reads */
-    float *vec;              /* VECTOR: the host's copy */
+    int64_t nu;          /* units of 32 a row */
+    uint64_t read_bytes; /* what a product reads */
+    float *vec;          /* VECTOR: the host's copy */
 };
 
-/* --- vk_memory.c --------------------------------------------------------------------------------- */
+/* --- vk_memory.c ------------------------------------------------------------------------------ */
 ob_status vk_error(vk_dev *d, VkResult r, const char *what, ob_err *err);
 ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_err *err);
 void vk_mem_free(vk_dev *d, vk_mem *m);
@@ -191,26 +199,30 @@ ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err);
 /* Room for up to *n bytes to be sent (*n may come back smaller), then the sending of n bytes. */
 ob_status vk_stage_begin(vk_dev *d, uint64_t *n, uint8_t **out, ob_err *err);
 ob_status vk_stage_send(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t n, ob_err *err);
-ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n, ob_err *err);
-ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uint64_t n, ob_err *err);
-ob_status vk_copy(vk_dev *d, const vk_mem *dst, uint64_t dst_off, const vk_mem *src, uint64_t src_off, uint64_t n,
-                  ob_err *err);
+ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n,
+                    ob_err *err);
+ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uint64_t n,
+                      ob_err *err);
+ob_status vk_copy(vk_dev *d, const vk_mem *dst, uint64_t dst_off, const vk_mem *src,
+                  uint64_t src_off, uint64_t n, ob_err *err);
 ob_status vk_zero(vk_dev *d, const vk_mem *m, uint64_t off, uint64_t n, ob_err *err);
 VkBuffer vk_mem_buffer(const vk_mem *m);
 
-/* --- vk_pack.c ----------------------------------------------------------------------------------- */
-ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err);
+/* --- vk_pack.c -------------------------------------------------------------------------------- */
+ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data,
+                        ob_err *err);
 void vk_weight_free(ob_dev *d, ob_dev_weight *w);
 
-/* --- vk_kernels.c -------------------------------------------------------------------------------- */
+/* --- vk_kernels.c ----------------------------------------------------------------------------- */
 ob_status vk_kernels_init(vk_dev *d, ob_err *err);
 void vk_kernels_deinit(vk_dev *d);
 bool vk_kernel_exists(const char *name);
-/* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size). */
-ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec, const vk_pipe **out,
-                        ob_err *err);
+/* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size).
+ */
+ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec,
+                        const vk_pipe **out, ob_err *err);
 
-/* --- plans --------------------------------------------------------------------------------------- */
+/* --- plans ------------------------------------------------------------------------------------ */
 
 typedef struct vk_push {
     VkDeviceAddress a[8];
@@ -264,16 +276,16 @@ struct ob_dev_plan {
     const vk_mem **cache_k, **cache_v; /* [n_caches]; no values: NULL */
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
-    unsigned fast;          /* kernels this plan may use */
-    vk_mem work;            /* values, scratch */
-    uint64_t form_off;      /* after the values: activations in the form the next product reads */
-    uint64_t part_off;      /* after that: partial sums of products and attention */
-    ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
-    int form;               /* vk_form */
+    unsigned fast;     /* kernels this plan may use */
+    vk_mem work;       /* values, scratch */
+    uint64_t form_off; /* after the values: activations in the form the next product reads */
+    uint64_t part_off; /* after that: partial sums of products and attention */
+    ob_val form_of;    /* the value whose other form is there, or OB_NONE, while the list is made */
+    int form;          /* vk_form */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, out_off, table_off; /* in params */
-    vk_mem results;         /* outputs small enough to be copied by the plan itself */
-    uint64_t *result_off;   /* [n_vals]; UINT64_MAX: not there */
+    vk_mem results;       /* outputs small enough to be copied by the plan itself */
+    uint64_t *result_off; /* [n_vals]; UINT64_MAX: not there */
     vk_dispatch *steps;
     int32_t n_steps, cap_steps;
     vk_indirect indirect[VK_MAX_INDIRECT];
@@ -282,7 +294,7 @@ struct ob_dev_plan {
     int32_t n_ropes;
     VkCommandBuffer cmd;
     VkQueryPool times;
-    uint64_t in_flight;     /* value of its last submit, 0: none */
+    uint64_t in_flight; /* value of its last submit, 0: none */
     int32_t n_tok, n_out, n_seq;
     double n_kv;
 };
@@ -298,7 +310,8 @@ VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v);
 uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v);
 int32_t vk_max_rows(const ob_dev_plan *p, ob_rows rows);
 
-ob_status vk_plan_new(ob_dev *d, const ob_program *prog, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
+ob_status vk_plan_new(ob_dev *d, const ob_program *prog, const ob_plan_bindings *b,
+                      ob_dev_plan **out, ob_err *err);
 /* The same with kernels limited to `fast`; for tests of kernels. */
 ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast,
                        ob_dev_plan **out, ob_err *err);
@@ -321,8 +334,8 @@ void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int a
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
-/* Ops i, i + 1 (rope) and i + 2 (attention) as one layer has them: true when one kernel can do both ropes
- * and the writing of the cache. */
+/* Ops i, i + 1 (rope) and i + 2 (attention) as one layer has them: true when one kernel can do both
+ * ropes and the writing of the cache. */
 bool vk_rope_fuses(const ob_dev_plan *p, int32_t i);
 ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err);
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
@@ -335,13 +348,17 @@ ob_status vk_record(ob_dev_plan *p, ob_err *err);
 /* vk_run.c */
 ob_status vk_submit(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
 ob_status vk_wait(ob_dev *d, ob_fence f, ob_err *err);
-ob_status vk_read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows, float *dst, ob_err *err);
+ob_status vk_read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
+                         float *dst, ob_err *err);
 int vk_profile_read(ob_dev *d, ob_profile_row *rows, int cap, bool reset);
 
-/* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches off
- * those that are wrong. Errors only when the test could not run. */
+/* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
+ * off those that are wrong. Errors only when the test could not run. */
 ob_status vk_test_type(vk_dev *d, ob_type t, ob_err *err);
 
-static inline vk_dev *vk_of(ob_dev *d) { return (vk_dev *)d; }
+static inline vk_dev *vk_of(ob_dev *d)
+{
+    return (vk_dev *)d;
+}
 
 #endif

@@ -21,18 +21,24 @@ static const vk_shader *find_shader(const char *name)
     return NULL;
 }
 
-bool vk_kernel_exists(const char *name) { return find_shader(name) != NULL; }
+bool vk_kernel_exists(const char *name)
+{
+    return find_shader(name) != NULL;
+}
 
-/* --- cache on disk ------------------------------------------------------------------------------- */
+/* --- cache on disk ---------------------------------------------------------------------------- */
 
 /* One file per device, driver and driver version. false: no place for it. */
 static bool cache_path(const vk_dev *d, char *path, size_t cap, bool make_folder)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char folder[400];
-    if (xdg && *xdg) snprintf(folder, sizeof folder, "%.300s/1bit", xdg);
-    else if (home && *home) snprintf(folder, sizeof folder, "%.300s/.cache/1bit", home);
-    else return false;
+    if (xdg && *xdg)
+        snprintf(folder, sizeof folder, "%.300s/1bit", xdg);
+    else if (home && *home)
+        snprintf(folder, sizeof folder, "%.300s/.cache/1bit", home);
+    else
+        return false;
     if (make_folder) {
         for (char *p = folder + 1; *p; p++)
             if (*p == '/') {
@@ -43,9 +49,11 @@ static bool cache_path(const vk_dev *d, char *path, size_t cap, bool make_folder
         (void)mkdir(folder, 0700);
     }
     char uuid[2 * VK_UUID_SIZE + 1];
-    for (size_t i = 0; i < VK_UUID_SIZE; i++) snprintf(uuid + 2 * i, 3, "%02x", d->phys->cache_uuid[i]);
-    return (size_t)snprintf(path, cap, "%s/vulkan-%08x-%08x-%08x-%s.bin", folder, d->phys->vendor_id, d->phys->device_id,
-                            d->phys->driver_version, uuid) < cap;
+    for (size_t i = 0; i < VK_UUID_SIZE; i++)
+        snprintf(uuid + 2 * i, 3, "%02x", d->phys->cache_uuid[i]);
+    return (size_t)snprintf(path, cap, "%s/vulkan-%08x-%08x-%08x-%s.bin", folder,
+                            d->phys->vendor_id, d->phys->device_id, d->phys->driver_version,
+                            uuid) < cap;
 }
 
 static void *cache_read(const vk_dev *d, size_t *n)
@@ -56,7 +64,8 @@ static void *cache_read(const vk_dev *d, size_t *n)
     if (!f) return NULL;
     struct stat st;
     void *data = NULL;
-    if (fstat(fileno(f), &st) == 0 && st.st_size > 0 && st.st_size < MAX_CACHE_BYTES) data = ob_malloc((size_t)st.st_size);
+    if (fstat(fileno(f), &st) == 0 && st.st_size > 0 && st.st_size < MAX_CACHE_BYTES)
+        data = ob_malloc((size_t)st.st_size);
     if (data) *n = fread(data, 1, (size_t)st.st_size, f);
     fclose(f);
     return data; /* the driver checks its own header */
@@ -67,12 +76,15 @@ static void cache_write(vk_dev *d)
 {
     char path[600], tmp[640];
     size_t n = 0;
-    if (d->lost || d->GetPipelineCacheData(d->handle, d->cache, &n, NULL) != VK_SUCCESS || n == d->cache_loaded_bytes ||
-        n > MAX_CACHE_BYTES || !cache_path(d, path, sizeof path, true))
+    if (d->lost || d->GetPipelineCacheData(d->handle, d->cache, &n, NULL) != VK_SUCCESS ||
+        n == d->cache_loaded_bytes || n > MAX_CACHE_BYTES ||
+        !cache_path(d, path, sizeof path, true))
         return;
     void *data = ob_malloc(n);
     snprintf(tmp, sizeof tmp, "%s.%d", path, (int)getpid());
-    FILE *f = data && d->GetPipelineCacheData(d->handle, d->cache, &n, data) == VK_SUCCESS ? fopen(tmp, "wbe") : NULL;
+    FILE *f = data && d->GetPipelineCacheData(d->handle, d->cache, &n, data) == VK_SUCCESS
+                  ? fopen(tmp, "wbe")
+                  : NULL;
     bool ok = f && fwrite(data, 1, n, f) == n;
     if (f && fclose(f) != 0) ok = false;
     if (f && (!ok || rename(tmp, path) != 0)) {
@@ -82,13 +94,16 @@ static void cache_write(vk_dev *d)
     ob_free(data);
 }
 
-/* --- pipelines ----------------------------------------------------------------------------------- */
+/* --- pipelines -------------------------------------------------------------------------------- */
 
 ob_status vk_kernels_init(vk_dev *d, ob_err *err)
 {
-    const VkPushConstantRange push = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = sizeof(vk_push)};
-    const VkPipelineLayoutCreateInfo layout = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
-                                               .pushConstantRangeCount = 1, .pPushConstantRanges = &push};
+    const VkPushConstantRange push = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT,
+                                      .size = sizeof(vk_push)};
+    const VkPipelineLayoutCreateInfo layout = {.sType =
+                                                   VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                               .pushConstantRangeCount = 1,
+                                               .pPushConstantRanges = &push};
     VkResult r = d->CreatePipelineLayout(d->handle, &layout, NULL, &d->layout);
     if (r != VK_SUCCESS) return vk_error(d, r, "making the pipeline layout", err);
     VkPipelineCacheCreateInfo cache = {.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
@@ -97,7 +112,8 @@ ob_status vk_kernels_init(vk_dev *d, ob_err *err)
     r = d->CreatePipelineCache(d->handle, &cache, NULL, &d->cache);
     ob_free(data);
     if (r != VK_SUCCESS) return vk_error(d, r, "making the pipeline cache", err);
-    if (d->GetPipelineCacheData(d->handle, d->cache, &d->cache_loaded_bytes, NULL) != VK_SUCCESS) d->cache_loaded_bytes = 0;
+    if (d->GetPipelineCacheData(d->handle, d->cache, &d->cache_loaded_bytes, NULL) != VK_SUCCESS)
+        d->cache_loaded_bytes = 0;
     return OB_OK;
 }
 
@@ -118,17 +134,21 @@ static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
 {
     VkSpecializationMapEntry entries[VK_MAX_SPEC];
     for (uint32_t i = 0; i < p->n_spec; i++) entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
-    const VkSpecializationInfo spec = {.mapEntryCount = p->n_spec, .pMapEntries = entries, .dataSize = 4 * p->n_spec,
+    const VkSpecializationInfo spec = {.mapEntryCount = p->n_spec,
+                                       .pMapEntries = entries,
+                                       .dataSize = 4 * p->n_spec,
                                        .pData = p->spec};
     const VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-                                           .codeSize = p->shader->n_bytes, .pCode = p->shader->code};
+                                           .codeSize = p->shader->n_bytes,
+                                           .pCode = p->shader->code};
     VkShaderModule module;
     VkResult r = d->CreateShaderModule(d->handle, &code, NULL, &module);
     if (r != VK_SUCCESS) return r;
-    const bool whole = d->phys->full_subgroups && d->phys->subgroup_max && p->spec[0] % d->sg == 0 &&
-                       p->spec[0] / d->sg <= d->phys->max_subgroups;
+    const bool whole = d->phys->full_subgroups && d->phys->subgroup_max &&
+                       p->spec[0] % d->sg == 0 && p->spec[0] / d->sg <= d->phys->max_subgroups;
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
-        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO, .requiredSubgroupSize = d->sg};
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+        .requiredSubgroupSize = d->sg};
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
@@ -144,11 +164,12 @@ static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
     return r;
 }
 
-ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec, const vk_pipe **out,
-                        ob_err *err)
+ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec,
+                        const vk_pipe **out, ob_err *err)
 {
     vk_pipe p = {.shader = find_shader(name), .n_spec = n_spec};
-    if (!p.shader) return ob_err_set(err, OB_E_INTERNAL, "vulkan: kernel %s is not in this build", name);
+    if (!p.shader)
+        return ob_err_set(err, OB_E_INTERNAL, "vulkan: kernel %s is not in this build", name);
     if (n_spec > VK_MAX_SPEC || spec[0] > d->phys->max_invocations)
         return ob_err_set(err, OB_E_INTERNAL, "vulkan: kernel %s: bad constants", name);
     memcpy(p.spec, spec, n_spec * sizeof *spec);

@@ -34,26 +34,47 @@ static const tile k_tiles[] = {
 const char *vk_type_name(ob_type t)
 {
     switch (t) {
-    case OB_F32: return "f32";
-    case OB_F16: return "f16";
-    case OB_BF16: return "bf16";
-    case OB_Q4_0: return "q4_0";
-    case OB_Q4_1: return "q4_1";
-    case OB_Q5_0: return "q5_0";
-    case OB_Q5_1: return "q5_1";
-    case OB_Q8_0: return "q8_0";
-    case OB_Q4_K: return "q4_k";
-    case OB_Q5_K: return "q5_k";
-    case OB_Q6_K: return "q6_k";
-    default: return "?";
+    case OB_F32:
+        return "f32";
+    case OB_F16:
+        return "f16";
+    case OB_BF16:
+        return "bf16";
+    case OB_Q4_0:
+        return "q4_0";
+    case OB_Q4_1:
+        return "q4_1";
+    case OB_Q5_0:
+        return "q5_0";
+    case OB_Q5_1:
+        return "q5_1";
+    case OB_Q8_0:
+        return "q8_0";
+    case OB_Q4_K:
+        return "q4_k";
+    case OB_Q5_K:
+        return "q5_k";
+    case OB_Q6_K:
+        return "q6_k";
+    default:
+        return "?";
     }
 }
 
-static bool is_float(ob_type t) { return t == OB_F32 || t == OB_F16 || t == OB_BF16; }
+static bool is_float(ob_type t)
+{
+    return t == OB_F32 || t == OB_F16 || t == OB_BF16;
+}
 
-static int32_t rows_of(const ob_dev_plan *p, const ob_op *op) { return vk_max_rows(p, p->prog.vals[op->in[0]].rows); }
+static int32_t rows_of(const ob_dev_plan *p, const ob_op *op)
+{
+    return vk_max_rows(p, p->prog.vals[op->in[0]].rows);
+}
 
-static bool odd_width(const ob_dev_plan *p, const ob_op *op) { return p->prog.vals[op->in[0]].cols % 32 != 0; }
+static bool odd_width(const ob_dev_plan *p, const ob_op *op)
+{
+    return p->prog.vals[op->in[0]].cols % 32 != 0;
+}
 
 static bool uses_int8(const ob_dev_plan *p, const ob_op *op, int m)
 {
@@ -65,27 +86,30 @@ static bool uses_int8(const ob_dev_plan *p, const ob_op *op, int m)
 static bool uses_coopmat(const ob_dev_plan *p, const ob_op *op, int m)
 {
     const ob_type t = p->weights[op->w[m]]->type;
-    return rows_of(p, op) > MATVEC_ROWS && (p->fast & VK_FAST_COOPMAT) && (p->dev->tested[t] & VK_FAST_COOPMAT) &&
-           !odd_width(p, op);
+    return rows_of(p, op) > MATVEC_ROWS && (p->fast & VK_FAST_COOPMAT) &&
+           (p->dev->tested[t] & VK_FAST_COOPMAT) && !odd_width(p, op);
 }
 
 static uint64_t shared_bytes(const tile *t)
 {
-    return (uint64_t)(t->bm + t->bn) * (t->bk / 8 + 1) * 16 + (uint64_t)(t->bm / t->wm) * (t->bn / t->wn) * 1024;
+    return (uint64_t)(t->bm + t->bn) * (t->bk / 8 + 1) * 16 +
+           (uint64_t)(t->bm / t->wm) * (t->bn / t->wn) * 1024;
 }
 
 static tile tile_of(const ob_dev_plan *p, const ob_op *op)
 {
     const uint32_t rows = (uint32_t)rows_of(p, op);
     size_t i = rows <= 16 ? 3 : rows <= 32 ? 2 : rows <= 64 ? 1 : 0;
-    while (i + 1 < OB_COUNT(k_tiles) && shared_bytes(&k_tiles[i]) > p->dev->phys->max_shared_bytes) i++;
+    while (i + 1 < OB_COUNT(k_tiles) && shared_bytes(&k_tiles[i]) > p->dev->phys->max_shared_bytes)
+        i++;
     return k_tiles[i];
 }
 
 /* Parts K is split into so that a small product still occupies the device. */
 static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, int m, const tile *t)
 {
-    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t->bm), n = (uint64_t)p->prog.vals[op->out[m]].cols;
+    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t->bm),
+                   n = (uint64_t)p->prog.vals[op->out[m]].cols;
     const uint64_t groups = rows * (uint64_t)ob_div_up((int64_t)n, t->bn);
     const uint64_t tiles = (uint64_t)ob_div_up(p->prog.vals[op->in[0]].cols, t->bk);
     uint32_t split = 1;
@@ -109,7 +133,8 @@ static uint64_t part_bytes(const ob_dev_plan *p, const ob_op *op, int m)
     const tile t = tile_of(p, op);
     const uint32_t split = split_of(p, op, m, &t);
     const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t.bm) * t.bm;
-    return split > 1 ? ob_align_up(rows * (uint64_t)p->prog.vals[op->out[m]].cols * 4 * split, 256) : 0;
+    return split > 1 ? ob_align_up(rows * (uint64_t)p->prog.vals[op->out[m]].cols * 4 * split, 256)
+                     : 0;
 }
 
 uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op)
@@ -158,7 +183,10 @@ void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int a
     p->form = form;
 }
 
-static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
+static ob_status no_memory(ob_err *err)
+{
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+}
 
 /* Activations into another form by a pass of their own. */
 static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
@@ -166,7 +194,8 @@ static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
     const ob_op *op = &p->prog.ops[i];
     const ob_value *x = &p->prog.vals[op->in[0]];
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, form == VK_FORM_Q8 ? "quantise" : "to_f16", 1, (uint32_t[]){QUANT_WG}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, form == VK_FORM_Q8 ? "quantise" : "to_f16", 1,
+                         (uint32_t[]){QUANT_WG}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
@@ -207,11 +236,13 @@ static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe 
     return s;
 }
 
-/* Threads that share a row: more where a row is long, and for types whose units are large. Must not depend on
- * the number of rows of x, or decode alone and in a batch would differ. */
+/* Threads that share a row: more where a row is long, and for types whose units are large. Must not
+ * depend on the number of rows of x, or decode alone and in a batch would differ. */
 static uint32_t threads_of(ob_type t, int64_t nu, uint32_t subgroup)
 {
-    uint32_t n = is_float(t) || t == OB_Q8_0 ? 128 : t == OB_Q4_K || t == OB_Q5_K || t == OB_Q6_K ? 32 : 64;
+    uint32_t n = is_float(t) || t == OB_Q8_0                    ? 128
+                 : t == OB_Q4_K || t == OB_Q5_K || t == OB_Q6_K ? 32
+                                                                : 64;
     if (nu >= 256) n = OB_MAX(n, 64u);
     while (n > 32 && n > nu) n /= 2;
     return OB_MAX(n, subgroup);
@@ -224,12 +255,15 @@ static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     const vk_dev *d = p->dev;
     const bool int8 = uses_int8(p, op, m), sub = (p->fast & VK_FAST_SUBGROUP) != 0;
     const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
-    const uint32_t t = threads_of(w->type, w->nu, sub ? d->sg : 1), wg = OB_MAX((uint32_t)MATVEC_WG, t);
+    const uint32_t t = threads_of(w->type, w->nu, sub ? d->sg : 1),
+                   wg = OB_MAX((uint32_t)MATVEC_WG, t);
     char name[48];
-    snprintf(name, sizeof name, "matvec%s_%s_%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type));
+    snprintf(name, sizeof name, "matvec%s_%s_%s", sub ? "" : "_plain", int8 ? "i8" : "f32",
+             vk_type_name(w->type));
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, name, 6,
-                         (uint32_t[]){wg, t, (uint32_t)rows_of(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE, d->sg},
+                         (uint32_t[]){wg, t, (uint32_t)rows_of(p, op), op->w[4 + m] != OB_NONE,
+                                      op->in[1] != OB_NONE, d->sg},
                          &pipe, err));
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
@@ -254,8 +288,9 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     char name[32];
     snprintf(name, sizeof name, "gemm_%s", vk_type_name(w->type));
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 5, (uint32_t[]){wg, bm, bn, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE}, &pipe,
-                         err));
+    OB_TRY(vk_kernel_get(p->dev, name, 5,
+                         (uint32_t[]){wg, bm, bn, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
+                         &pipe, err));
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, bn);
@@ -264,13 +299,15 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 }
 
 /* The sum over the parts of K, with bias, scale and residual. */
-static ob_status add_sum(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part, uint32_t split, uint32_t part_rows, ob_err *err)
+static ob_status add_sum(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part, uint32_t split,
+                         uint32_t part_rows, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
     const bool bias = op->w[4 + m] != OB_NONE, res = op->in[1] != OB_NONE;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "gemm_sum", 4, (uint32_t[]){MATVEC_WG, split, bias, res}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "gemm_sum", 4, (uint32_t[]){MATVEC_WG, split, bias, res}, &pipe,
+                         err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, part, part_bytes(p, op, m));
@@ -300,7 +337,8 @@ static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress p
     snprintf(name, sizeof name, "gemm_cm_%s", vk_type_name(p->weights[op->w[m]]->type));
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, name, 9,
-                         (uint32_t[]){wg, t.bm, t.bn, t.bk, t.wm, t.wn, split, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
+                         (uint32_t[]){wg, t.bm, t.bn, t.bk, t.wm, t.wn, split,
+                                      op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
                          &pipe, err));
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
@@ -322,7 +360,8 @@ static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     const ob_op *op = &p->prog.ops[i];
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "linear_any", 3,
-                         (uint32_t[]){QUANT_WG, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE}, &pipe, err));
+                         (uint32_t[]){QUANT_WG, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
+                         &pipe, err));
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, QUANT_WG);
@@ -334,13 +373,18 @@ ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const vk_form form = form_of(p, op);
-    if (form != VK_FORM_F32 && (p->form_of != op->in[0] || p->form != (int)form)) OB_TRY(add_form(p, i, form, err));
+    if (form != VK_FORM_F32 && (p->form_of != op->in[0] || p->form != (int)form))
+        OB_TRY(add_form(p, i, form, err));
     VkDeviceAddress part = p->work.addr + p->part_off;
     for (int m = 0; m < op->p.linear.n_mat; m++) {
-        if (odd_width(p, op)) OB_TRY(add_any(p, i, m, err));
-        else if (rows_of(p, op) <= MATVEC_ROWS) OB_TRY(add_matvec(p, i, m, err));
-        else if (uses_coopmat(p, op, m)) OB_TRY(add_coopmat(p, i, m, part, err));
-        else OB_TRY(add_gemm(p, i, m, err));
+        if (odd_width(p, op))
+            OB_TRY(add_any(p, i, m, err));
+        else if (rows_of(p, op) <= MATVEC_ROWS)
+            OB_TRY(add_matvec(p, i, m, err));
+        else if (uses_coopmat(p, op, m))
+            OB_TRY(add_coopmat(p, i, m, part, err));
+        else
+            OB_TRY(add_gemm(p, i, m, err));
         part += part_bytes(p, op, m);
     }
     return OB_OK;

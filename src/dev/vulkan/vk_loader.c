@@ -13,7 +13,11 @@
 
 /* VK_KHR_cooperative_matrix, which headers before 1.3.255 lack (Vulkan registry). */
 #ifndef VK_KHR_cooperative_matrix
-enum { VK_COMPONENT_TYPE_FLOAT16_KHR = 0, VK_COMPONENT_TYPE_FLOAT32_KHR = 1, VK_SCOPE_SUBGROUP_KHR = 3 };
+enum {
+    VK_COMPONENT_TYPE_FLOAT16_KHR = 0,
+    VK_COMPONENT_TYPE_FLOAT32_KHR = 1,
+    VK_SCOPE_SUBGROUP_KHR = 3
+};
 typedef struct VkCooperativeMatrixPropertiesKHR {
     VkStructureType sType;
     void *pNext;
@@ -29,20 +33,30 @@ enum { STYPE_COOPMAT_PROPERTIES = 1000506001 };
 const char *vk_result_name(VkResult r)
 {
     switch (r) {
-    case VK_ERROR_OUT_OF_HOST_MEMORY: return "out of host memory";
-    case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "out of device memory";
-    case VK_ERROR_INITIALIZATION_FAILED: return "initialisation failed";
-    case VK_ERROR_DEVICE_LOST: return "device lost";
-    case VK_ERROR_LAYER_NOT_PRESENT: return "layer not present";
-    case VK_ERROR_EXTENSION_NOT_PRESENT: return "extension not present";
-    case VK_ERROR_FEATURE_NOT_PRESENT: return "feature not present";
-    case VK_ERROR_INCOMPATIBLE_DRIVER: return "incompatible driver";
-    case VK_TIMEOUT: return "time-out";
-    default: return "error";
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+        return "out of host memory";
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        return "out of device memory";
+    case VK_ERROR_INITIALIZATION_FAILED:
+        return "initialisation failed";
+    case VK_ERROR_DEVICE_LOST:
+        return "device lost";
+    case VK_ERROR_LAYER_NOT_PRESENT:
+        return "layer not present";
+    case VK_ERROR_EXTENSION_NOT_PRESENT:
+        return "extension not present";
+    case VK_ERROR_FEATURE_NOT_PRESENT:
+        return "feature not present";
+    case VK_ERROR_INCOMPATIBLE_DRIVER:
+        return "incompatible driver";
+    case VK_TIMEOUT:
+        return "time-out";
+    default:
+        return "error";
     }
 }
 
-/* --- instance ------------------------------------------------------------------------------------ */
+/* --- instance --------------------------------------------------------------------------------- */
 
 static VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
                                      VkDebugUtilsMessageTypeFlagsEXT types,
@@ -55,16 +69,20 @@ static VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT seve
     return VK_FALSE;
 }
 
-/* OB_VK_VALIDATION=1: the validation layer with its synchronisation checks; says so when it is absent. */
+/* OB_VK_VALIDATION=1: the validation layer with its synchronisation checks; says so when it is
+ * absent. */
 static VkResult create_instance(vk_lib *lib, PFN_vkCreateInstance create)
 {
-    static const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "1bit",
+    static const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                                          .pApplicationName = "1bit",
                                           .apiVersion = VK_API_VERSION_1_3};
-    VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &app};
+    VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                 .pApplicationInfo = &app};
     const char *const want = getenv("OB_VK_VALIDATION");
     if (want && strcmp(want, "1") == 0) {
         static const char *const layers[] = {"VK_LAYER_KHRONOS_validation"};
-        static const char *const extensions[] = {"VK_EXT_debug_utils", "VK_EXT_validation_features"};
+        static const char *const extensions[] = {"VK_EXT_debug_utils",
+                                                 "VK_EXT_validation_features"};
         static const VkValidationFeatureEnableEXT enables[] = {
             VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT};
         static const VkDebugUtilsMessengerCreateInfoEXT messenger = {
@@ -74,8 +92,10 @@ static VkResult create_instance(vk_lib *lib, PFN_vkCreateInstance create)
             .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT |
                            VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
             .pfnUserCallback = on_message};
-        VkValidationFeaturesEXT features = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT, .pNext = &messenger,
-                                            .enabledValidationFeatureCount = 1, .pEnabledValidationFeatures = enables};
+        VkValidationFeaturesEXT features = {.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+                                            .pNext = &messenger,
+                                            .enabledValidationFeatureCount = 1,
+                                            .pEnabledValidationFeatures = enables};
         VkInstanceCreateInfo checked = info;
         checked.pNext = &features;
         checked.enabledLayerCount = 1;
@@ -84,7 +104,8 @@ static VkResult create_instance(vk_lib *lib, PFN_vkCreateInstance create)
         checked.ppEnabledExtensionNames = extensions;
         if (create(&checked, NULL, &lib->instance) == VK_SUCCESS) {
             PFN_vkCreateDebugUtilsMessengerEXT make;
-            PFN_vkVoidFunction f = lib->GetInstanceProcAddr(lib->instance, "vkCreateDebugUtilsMessengerEXT");
+            PFN_vkVoidFunction f =
+                lib->GetInstanceProcAddr(lib->instance, "vkCreateDebugUtilsMessengerEXT");
             VkDebugUtilsMessengerEXT handle;
             memcpy(&make, &f, sizeof make);
             if (make) (void)make(lib->instance, &messenger, NULL, &handle);
@@ -98,21 +119,22 @@ static VkResult create_instance(vk_lib *lib, PFN_vkCreateInstance create)
 static bool load_functions(vk_lib *lib)
 {
     PFN_vkVoidFunction f;
-#define X(name)                                                                                   \
-    f = lib->GetInstanceProcAddr(lib->instance, "vk" #name);                                      \
-    memcpy(&lib->name, &f, sizeof f);                                                             \
+#define X(name) \
+    f = lib->GetInstanceProcAddr(lib->instance, "vk" #name); \
+    memcpy(&lib->name, &f, sizeof f); \
     if (!f) return false;
     VK_INSTANCE_FNS(X)
 #undef X
     return true;
 }
 
-/* --- physical devices ---------------------------------------------------------------------------- */
+/* --- physical devices ------------------------------------------------------------------------- */
 
 static bool has_extension(const vk_lib *lib, VkPhysicalDevice dev, const char *name)
 {
     uint32_t n = 0;
-    if (lib->EnumerateDeviceExtensionProperties(dev, NULL, &n, NULL) != VK_SUCCESS || n == 0) return false;
+    if (lib->EnumerateDeviceExtensionProperties(dev, NULL, &n, NULL) != VK_SUCCESS || n == 0)
+        return false;
     VkExtensionProperties *e = ob_calloc(n, sizeof *e);
     bool found = false;
     if (e && lib->EnumerateDeviceExtensionProperties(dev, NULL, &n, e) == VK_SUCCESS)
@@ -124,8 +146,8 @@ static bool has_extension(const vk_lib *lib, VkPhysicalDevice dev, const char *n
 static void find_coopmat(const vk_lib *lib, vk_phys *p)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get;
-    PFN_vkVoidFunction f =
-        lib->GetInstanceProcAddr(lib->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    PFN_vkVoidFunction f = lib->GetInstanceProcAddr(
+        lib->instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
     uint32_t n = 0;
     memcpy(&get, &f, sizeof get);
     if (!get || get(p->handle, &n, NULL) != VK_SUCCESS || n == 0) return;
@@ -134,10 +156,12 @@ static void find_coopmat(const vk_lib *lib, vk_phys *p)
     for (uint32_t i = 0; i < n; i++) m[i].sType = (VkStructureType)STYPE_COOPMAT_PROPERTIES;
     if (get(p->handle, &n, m) >= 0)
         for (uint32_t i = 0; i < n; i++)
-            p->coopmat.f16_16x16x16 |=
-                m[i].MSize == 16 && m[i].NSize == 16 && m[i].KSize == 16 && (int)m[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-                (int)m[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR && (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-                (int)m[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && (int)m[i].scope == VK_SCOPE_SUBGROUP_KHR;
+            p->coopmat.f16_16x16x16 |= m[i].MSize == 16 && m[i].NSize == 16 && m[i].KSize == 16 &&
+                                       (int)m[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                                       (int)m[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                                       (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                                       (int)m[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
+                                       (int)m[i].scope == VK_SCOPE_SUBGROUP_KHR;
     ob_free(m);
 }
 
@@ -162,12 +186,14 @@ static bool find_queue(const vk_lib *lib, vk_phys *p)
 
 static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
 {
-    VkPhysicalDeviceVulkan13Properties p13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
-    VkPhysicalDeviceVulkan12Properties p12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES,
-                                              .pNext = &p13};
-    VkPhysicalDeviceVulkan11Properties p11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES,
-                                              .pNext = &p12};
-    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &p11};
+    VkPhysicalDeviceVulkan13Properties p13 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
+    VkPhysicalDeviceVulkan12Properties p12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES, .pNext = &p13};
+    VkPhysicalDeviceVulkan11Properties p11 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES, .pNext = &p12};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &p11};
     lib->GetPhysicalDeviceProperties2(p->handle, &props);
     const VkPhysicalDeviceProperties *b = &props.properties;
     *api = b->apiVersion;
@@ -195,12 +221,14 @@ static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
 
 static void read_features(const vk_lib *lib, vk_phys *p)
 {
-    VkPhysicalDeviceVulkan13Features f13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
-    VkPhysicalDeviceVulkan12Features f12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                            .pNext = &f13};
-    VkPhysicalDeviceVulkan11Features f11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
-                                            .pNext = &f12};
-    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
+    VkPhysicalDeviceVulkan13Features f13 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .pNext = &f13};
+    VkPhysicalDeviceVulkan11Features f11 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &f12};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                   .pNext = &f11};
     lib->GetPhysicalDeviceFeatures2(p->handle, &f);
     const char *lacks = !f12.bufferDeviceAddress        ? "buffer device addresses"
                         : !f12.scalarBlockLayout        ? "scalar block layout"
@@ -222,21 +250,26 @@ static void describe(const vk_lib *lib, vk_phys *p)
 {
     uint32_t api;
     read_properties(lib, p, &api);
-    VkPhysicalDeviceMemoryProperties2 mem = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    VkPhysicalDeviceMemoryProperties2 mem = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     lib->GetPhysicalDeviceMemoryProperties2(p->handle, &mem);
     p->mem = mem.memoryProperties;
     if (api < VK_API_VERSION_1_3) {
-        snprintf(p->missing, sizeof p->missing, "Vulkan 1.3 (it has %u.%u)", VK_API_VERSION_MAJOR(api),
-                 VK_API_VERSION_MINOR(api));
+        snprintf(p->missing, sizeof p->missing, "Vulkan 1.3 (it has %u.%u)",
+                 VK_API_VERSION_MAJOR(api), VK_API_VERSION_MINOR(api));
         return;
     }
     read_features(lib, p);
     if (!find_queue(lib, p)) snprintf(p->missing, sizeof p->missing, "a compute queue");
     p->budget = has_extension(lib, p->handle, "VK_EXT_memory_budget");
-    if (p->f16 && p->memory_model && has_extension(lib, p->handle, "VK_KHR_cooperative_matrix")) find_coopmat(lib, p);
+    if (p->f16 && p->memory_model && has_extension(lib, p->handle, "VK_KHR_cooperative_matrix"))
+        find_coopmat(lib, p);
 }
 
-static int rank(const vk_phys *p) { return p->soft ? 3 : p->missing[0] ? 2 : p->integrated ? 1 : 0; }
+static int rank(const vk_phys *p)
+{
+    return p->soft ? 3 : p->missing[0] ? 2 : p->integrated ? 1 : 0;
+}
 
 static void find_devices(vk_lib *lib)
 {
@@ -252,12 +285,13 @@ static void find_devices(vk_lib *lib)
         vk_phys p = {.handle = handles[i]};
         describe(lib, &p);
         int at = lib->n_phys++;
-        for (; at > 0 && rank(&lib->phys[at - 1]) > rank(&p); at--) lib->phys[at] = lib->phys[at - 1];
+        for (; at > 0 && rank(&lib->phys[at - 1]) > rank(&p); at--)
+            lib->phys[at] = lib->phys[at - 1];
         lib->phys[at] = p;
     }
 }
 
-/* --- once ---------------------------------------------------------------------------------------- */
+/* --- once ------------------------------------------------------------------------------------- */
 
 static vk_lib g_lib;
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
@@ -295,15 +329,17 @@ void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64
 {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-    VkPhysicalDeviceMemoryProperties2 mem = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
-                                             .pNext = p->budget ? &budget : NULL};
+    VkPhysicalDeviceMemoryProperties2 mem = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
+        .pNext = p->budget ? &budget : NULL};
     lib->GetPhysicalDeviceMemoryProperties2(p->handle, &mem);
     *total = *available = 0;
     for (uint32_t i = 0; i < mem.memoryProperties.memoryHeapCount; i++) {
         const VkMemoryHeap *h = &mem.memoryProperties.memoryHeaps[i];
         if (!(h->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) || h->size <= *total) continue;
         *total = h->size;
-        *available = p->budget && budget.heapBudget[i] > budget.heapUsage[i] ? budget.heapBudget[i] - budget.heapUsage[i]
-                                                                             : h->size;
+        *available = p->budget && budget.heapBudget[i] > budget.heapUsage[i]
+                         ? budget.heapBudget[i] - budget.heapUsage[i]
+                         : h->size;
     }
 }

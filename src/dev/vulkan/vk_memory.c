@@ -1,10 +1,11 @@
 /* Device memory in few large blocks, the one queue, and moving bytes to and from the device.
  *
  * A block hands out its bytes from the front. What is freed last is used again at once; otherwise a
- * block starts over when all of it is free. That suits a model: weights and caches come once and stay.
+ * block starts over when all of it is free. That suits a model: weights and caches come once and
+ * stay.
  *
- * Everything goes through one queue in order. Each submit raises the timeline by one, so a ticket is
- * a number and a wait has no object of its own.
+ * Everything goes through one queue in order. Each submit raises the timeline by one, so a ticket
+ * is a number and a wait has no object of its own.
  */
 #include "dev/vulkan/vk_int.h"
 
@@ -13,7 +14,12 @@
 #include "base/alloc.h"
 #include "base/math.h"
 
-enum { ALIGN = 256, BLOCK_BYTES = 64 << 20 };
+enum {
+    ALIGN = 256,
+    BLOCK_BYTES = 64 << 20,
+    LARGE_BLOCK_BYTES = 256 << 20,
+    SMALL_BLOCK_BYTES = 4 << 20
+};
 
 struct vk_block {
     vk_block *next;
@@ -24,9 +30,13 @@ struct vk_block {
     vk_mem_kind kind;
     uint64_t size, used;
     uint32_t n_live;
+    bool own; /* made for one large buffer */
 };
 
-VkBuffer vk_mem_buffer(const vk_mem *m) { return m->block->buffer; }
+VkBuffer vk_mem_buffer(const vk_mem *m)
+{
+    return m->block->buffer;
+}
 
 ob_status vk_error(vk_dev *d, VkResult r, const char *what, ob_err *err)
 {
@@ -37,21 +47,25 @@ ob_status vk_error(vk_dev *d, VkResult r, const char *what, ob_err *err)
     case VK_ERROR_DEVICE_LOST:
         d->lost = true;
         return ob_err_set(err, OB_E_DEVICE_LOST, "vulkan: %s: the device was lost", what);
-    default: return ob_err_set(err, OB_E_DEVICE, "vulkan: %s: %s (%d)", what, vk_result_name(r), (int)r);
+    default:
+        return ob_err_set(err, OB_E_DEVICE, "vulkan: %s: %s (%d)", what, vk_result_name(r), (int)r);
     }
 }
 
-/* --- blocks -------------------------------------------------------------------------------------- */
+/* --- blocks ----------------------------------------------------------------------------------- */
 
 /* Wanted properties by kind, best first. */
 static const VkMemoryPropertyFlags k_wanted[VK_MEM_KINDS][3] = {
     [VK_MEM_DEVICE] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, 0},
     [VK_MEM_PARAM] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
                           VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-                      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0},
-    [VK_MEM_READBACK] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                      0},
+    [VK_MEM_READBACK] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                             VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
                              VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
-                         VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0},
+                         VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                         0},
 };
 
 static int memory_type(const vk_dev *d, uint32_t allowed, VkMemoryPropertyFlags want)
@@ -85,10 +99,13 @@ static VkResult block_allocate(vk_dev *d, vk_block *b)
     for (int i = 0; i < 3 && r != VK_SUCCESS; i++) {
         const int type = memory_type(d, need.memoryTypeBits, k_wanted[b->kind][i]);
         if (type < 0 || (i && !k_wanted[b->kind][i] && b->kind != VK_MEM_DEVICE)) continue;
-        const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+        const VkMemoryAllocateFlagsInfo flags = {.sType =
+                                                     VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
                                                  .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
-        const VkMemoryAllocateInfo alloc = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags,
-                                            .allocationSize = need.size, .memoryTypeIndex = (uint32_t)type};
+        const VkMemoryAllocateInfo alloc = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                            .pNext = &flags,
+                                            .allocationSize = need.size,
+                                            .memoryTypeIndex = (uint32_t)type};
         r = d->AllocateMemory(d->handle, &alloc, NULL, &b->memory);
         if (b->kind == VK_MEM_DEVICE) break; /* other memory would be slow without a word */
     }
@@ -98,7 +115,8 @@ static VkResult block_allocate(vk_dev *d, vk_block *b)
     void *map = NULL;
     if (b->kind != VK_MEM_DEVICE) r = d->MapMemory(d->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
     b->map = map;
-    const VkBufferDeviceAddressInfo at = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, .buffer = b->buffer};
+    const VkBufferDeviceAddressInfo at = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                          .buffer = b->buffer};
     b->addr = d->GetBufferDeviceAddress(d->handle, &at);
     return r;
 }
@@ -106,8 +124,11 @@ static VkResult block_allocate(vk_dev *d, vk_block *b)
 static ob_status block_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_block **out, ob_err *err)
 {
     if (n > d->phys->max_alloc_bytes)
-        return ob_err_set(err, OB_E_LIMIT, "vulkan: a buffer of %llu MiB, but this driver allocates at most %llu MiB at "
-                          "once", (unsigned long long)(n >> 20), (unsigned long long)(d->phys->max_alloc_bytes >> 20));
+        return ob_err_set(
+            err, OB_E_LIMIT,
+            "vulkan: a buffer of %llu MiB, but this driver allocates at most %llu MiB at "
+            "once",
+            (unsigned long long)(n >> 20), (unsigned long long)(d->phys->max_alloc_bytes >> 20));
     vk_block *b = ob_calloc(1, sizeof *b);
     if (!b) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a block of device memory");
     b->kind = kind;
@@ -124,16 +145,36 @@ static ob_status block_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_block **o
     return OB_OK;
 }
 
+/* Usual size of a block: large where memory is plenty, because what is left over at its end is
+ * lost. */
+static uint64_t block_bytes(const vk_dev *d, vk_mem_kind kind)
+{
+    if (kind != VK_MEM_DEVICE) return SMALL_BLOCK_BYTES;
+    uint64_t total, available;
+    vk_phys_memory(d->lib, d->phys, &total, &available);
+    return OB_MIN(total >= (uint64_t)6 << 30 ? LARGE_BLOCK_BYTES : BLOCK_BYTES,
+                  d->phys->max_alloc_bytes);
+}
+
 ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_err *err)
 {
     memset(out, 0, sizeof *out);
-    if (n > UINT64_MAX / 2) return ob_err_set(err, OB_E_LIMIT, "vulkan: a buffer of %llu bytes", (unsigned long long)n);
+    if (n > UINT64_MAX / 2)
+        return ob_err_set(err, OB_E_LIMIT, "vulkan: a buffer of %llu bytes", (unsigned long long)n);
     const uint64_t size = (OB_MAX(n, 1u) + ALIGN - 1) / ALIGN * ALIGN;
-    const uint64_t usual = kind == VK_MEM_DEVICE ? BLOCK_BYTES : BLOCK_BYTES / 16;
-    vk_block *b = d->blocks[kind];
-    while (b && (b->size - b->used < size || size > usual / 2)) b = b->next;
-    if (!b) OB_TRY(block_new(d, kind, size > usual / 2 ? size : OB_MIN(usual, d->phys->max_alloc_bytes), &b, err));
-    *out = (vk_mem){.block = b, .off = b->used, .size = size, .addr = b->addr + b->used,
+    if (!d->block_bytes[kind]) d->block_bytes[kind] = block_bytes(d, kind);
+    const uint64_t usual = d->block_bytes[kind];
+    const bool own = size > usual / 2;
+    vk_block *b = own ? NULL : d->blocks[kind];
+    while (b && (b->own || b->size - b->used < size)) b = b->next;
+    if (!b) {
+        OB_TRY(block_new(d, kind, own ? size : usual, &b, err));
+        b->own = own;
+    }
+    *out = (vk_mem){.block = b,
+                    .off = b->used,
+                    .size = size,
+                    .addr = b->addr + b->used,
                     .map = b->map ? b->map + b->used : NULL};
     b->used += size;
     b->n_live++;
@@ -147,7 +188,7 @@ void vk_mem_free(vk_dev *d, vk_mem *m)
     if (m->off + m->size == b->used) b->used = m->off;
     if (--b->n_live == 0) {
         b->used = 0;
-        if (b->size > BLOCK_BYTES) { /* made for this one alone */
+        if (b->own) {
             (void)vk_queue_wait(d, d->last, NULL);
             vk_block **at = &d->blocks[b->kind];
             while (*at != b) at = &(*at)->next;
@@ -168,16 +209,21 @@ void vk_mem_deinit(vk_dev *d)
         }
 }
 
-/* --- queue --------------------------------------------------------------------------------------- */
+/* --- queue ------------------------------------------------------------------------------------ */
 
 ob_status vk_queue_submit(vk_dev *d, VkCommandBuffer cmd, ob_err *err)
 {
     if (d->lost) return ob_err_set(err, OB_E_DEVICE_LOST, "vulkan: the device was lost");
-    const VkCommandBufferSubmitInfo c = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO, .commandBuffer = cmd};
-    const VkSemaphoreSubmitInfo signal = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO, .semaphore = d->timeline,
-                                          .value = d->last + 1, .stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT};
-    const VkSubmitInfo2 info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2, .commandBufferInfoCount = 1,
-                                .pCommandBufferInfos = &c, .signalSemaphoreInfoCount = 1,
+    const VkCommandBufferSubmitInfo c = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
+                                         .commandBuffer = cmd};
+    const VkSemaphoreSubmitInfo signal = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO,
+                                          .semaphore = d->timeline,
+                                          .value = d->last + 1,
+                                          .stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT};
+    const VkSubmitInfo2 info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2,
+                                .commandBufferInfoCount = 1,
+                                .pCommandBufferInfos = &c,
+                                .signalSemaphoreInfoCount = 1,
                                 .pSignalSemaphoreInfos = &signal};
     const VkResult r = d->QueueSubmit2(d->queue, 1, &info, VK_NULL_HANDLE);
     if (r != VK_SUCCESS) return vk_error(d, r, "submitting work", err);
@@ -190,36 +236,42 @@ ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err)
     if (d->lost) return ob_err_set(err, OB_E_DEVICE_LOST, "vulkan: the device was lost");
     if (value == 0) return OB_OK;
     const uint64_t limit_ns = (uint64_t)(d->phys->soft ? 3600 : 120) * 1000000000u;
-    const VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, .semaphoreCount = 1,
-                                      .pSemaphores = &d->timeline, .pValues = &value};
+    const VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                      .semaphoreCount = 1,
+                                      .pSemaphores = &d->timeline,
+                                      .pValues = &value};
     const VkResult r = d->WaitSemaphores(d->handle, &info, limit_ns);
     if (r == VK_SUCCESS) return OB_OK;
     if (r == VK_TIMEOUT) d->lost = true; /* work that never ends holds its memory for good */
     return vk_error(d, r, "waiting for the device", err);
 }
 
-/* --- moving bytes -------------------------------------------------------------------------------- */
+/* --- moving bytes ----------------------------------------------------------------------------- */
 
 ob_status vk_stage_init(vk_dev *d, ob_err *err)
 {
     OB_TRY(vk_mem_new(d, VK_MEM_PARAM, (uint64_t)VK_STAGE_HALVES * VK_STAGE_BYTES, &d->stage, err));
     OB_TRY(vk_mem_new(d, VK_MEM_READBACK, VK_STAGE_BYTES, &d->fetch, err));
-    const VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                              .commandPool = d->pool, .commandBufferCount = VK_STAGE_HALVES};
+    const VkCommandBufferAllocateInfo info = {.sType =
+                                                  VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                              .commandPool = d->pool,
+                                              .commandBufferCount = VK_STAGE_HALVES};
     const VkResult r = d->AllocateCommandBuffers(d->handle, &info, d->stage_cmd);
     return r == VK_SUCCESS ? OB_OK : vk_error(d, r, "allocating command buffers", err);
 }
 
 static void barrier(vk_dev *d, VkCommandBuffer cmd, bool before)
 {
-    const VkPipelineStageFlags2 all = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, move = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+    const VkPipelineStageFlags2 all = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT,
+                                move = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
     const VkAccessFlags2 any = VK_ACCESS_2_MEMORY_READ_BIT | VK_ACCESS_2_MEMORY_WRITE_BIT;
     const VkMemoryBarrier2 b = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
-                                .srcStageMask = before ? all : move, .srcAccessMask = VK_ACCESS_2_MEMORY_WRITE_BIT,
+                                .srcStageMask = before ? all : move,
+                                .srcAccessMask = VK_ACCESS_2_MEMORY_WRITE_BIT,
                                 .dstStageMask = before ? move : all | VK_PIPELINE_STAGE_2_HOST_BIT,
                                 .dstAccessMask = any};
-    const VkDependencyInfo dep = {.sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1,
-                                  .pMemoryBarriers = &b};
+    const VkDependencyInfo dep = {
+        .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &b};
     d->CmdPipelineBarrier2(cmd, &dep);
 }
 
@@ -259,13 +311,15 @@ ob_status vk_stage_send(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t n, 
 {
     VkCommandBuffer cmd;
     const VkBufferCopy c = {.srcOffset = d->stage.off + (uint64_t)d->stage_at * VK_STAGE_BYTES,
-                            .dstOffset = dst->off + off, .size = n};
+                            .dstOffset = dst->off + off,
+                            .size = n};
     OB_TRY(begin(d, &cmd, err));
     d->CmdCopyBuffer(cmd, vk_mem_buffer(&d->stage), vk_mem_buffer(dst), 1, &c);
     return end(d, cmd, err);
 }
 
-ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n, ob_err *err)
+ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n,
+                    ob_err *err)
 {
     const uint8_t *p = src;
     for (uint64_t part; n > 0; n -= part, p += part, off += part) {
@@ -278,13 +332,15 @@ ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src,
     return OB_OK;
 }
 
-ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uint64_t n, ob_err *err)
+ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uint64_t n,
+                      ob_err *err)
 {
     uint8_t *p = dst;
     for (uint64_t part; n > 0; n -= part, p += part, off += part) {
         VkCommandBuffer cmd;
         part = OB_MIN(n, (uint64_t)VK_STAGE_BYTES);
-        const VkBufferCopy c = {.srcOffset = src->off + off, .dstOffset = d->fetch.off, .size = part};
+        const VkBufferCopy c = {
+            .srcOffset = src->off + off, .dstOffset = d->fetch.off, .size = part};
         OB_TRY(begin(d, &cmd, err));
         d->CmdCopyBuffer(cmd, vk_mem_buffer(src), vk_mem_buffer(&d->fetch), 1, &c);
         OB_TRY(end(d, cmd, err));
@@ -294,12 +350,13 @@ ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uin
     return OB_OK;
 }
 
-ob_status vk_copy(vk_dev *d, const vk_mem *dst, uint64_t dst_off, const vk_mem *src, uint64_t src_off, uint64_t n,
-                  ob_err *err)
+ob_status vk_copy(vk_dev *d, const vk_mem *dst, uint64_t dst_off, const vk_mem *src,
+                  uint64_t src_off, uint64_t n, ob_err *err)
 {
     if (n == 0) return OB_OK;
     VkCommandBuffer cmd;
-    const VkBufferCopy c = {.srcOffset = src->off + src_off, .dstOffset = dst->off + dst_off, .size = n};
+    const VkBufferCopy c = {
+        .srcOffset = src->off + src_off, .dstOffset = dst->off + dst_off, .size = n};
     OB_TRY(begin(d, &cmd, err));
     d->CmdCopyBuffer(cmd, vk_mem_buffer(src), vk_mem_buffer(dst), 1, &c);
     return end(d, cmd, err);
@@ -317,5 +374,7 @@ ob_status vk_zero(vk_dev *d, const vk_mem *m, uint64_t off, uint64_t n, ob_err *
         d->CmdFillBuffer(cmd, vk_mem_buffer(m), m->off + off + first, middle, 0);
         OB_TRY(end(d, cmd, err));
     }
-    return n - first - middle ? vk_upload(d, m, off + first + middle, zeros, n - first - middle, err) : OB_OK;
+    return n - first - middle
+               ? vk_upload(d, m, off + first + middle, zeros, n - first - middle, err)
+               : OB_OK;
 }

@@ -1,8 +1,8 @@
 /* Weights in the layout that shaders/weight.glsl describes.
  *
- * Q4_K and Q5_K stay as they are, because their blocks are 16-aligned already. The other block types
- * are taken apart into arrays: quants, scales, high bits; so that a thread's quants are one aligned
- * 16-byte load. A type without kernels is expanded to f16 (f32 when the device runs exact).
+ * Q4_K and Q5_K stay as they are, because their blocks are 16-aligned already. The other block
+ * types are taken apart into arrays: quants, scales, high bits; so that a thread's quants are one
+ * aligned 16-byte load. A type without kernels is expanded to f16 (f32 when the device runs exact).
  */
 #include "dev/vulkan/vk_int.h"
 
@@ -13,7 +13,8 @@
 
 enum { UNIT = 32 };
 
-/* Bytes of each array for one unit of 32 elements, in eighths where Q6_K's super-block has fewer. */
+/* Bytes of each array for one unit of 32 elements, in eighths where Q6_K's super-block has fewer.
+ */
 typedef struct layout {
     int w, s, h, z8; /* z8: bytes of eight units */
 } layout;
@@ -21,34 +22,55 @@ typedef struct layout {
 static layout layout_of(ob_type t)
 {
     switch (t) {
-    case OB_F32: return (layout){.w = 128};
+    case OB_F32:
+        return (layout){.w = 128};
     case OB_F16:
-    case OB_BF16: return (layout){.w = 64};
-    case OB_Q4_0: return (layout){.w = 16, .s = 2};
-    case OB_Q4_1: return (layout){.w = 16, .s = 4};
-    case OB_Q5_0: return (layout){.w = 16, .s = 2, .h = 4};
-    case OB_Q5_1: return (layout){.w = 16, .s = 4, .h = 4};
-    case OB_Q8_0: return (layout){.w = 32, .s = 2};
-    case OB_Q4_K: return (layout){.w = 18};
-    case OB_Q5_K: return (layout){.w = 22};
-    case OB_Q6_K: return (layout){.w = 16, .s = 2, .h = 8, .z8 = 2};
-    default: return (layout){0};
+    case OB_BF16:
+        return (layout){.w = 64};
+    case OB_Q4_0:
+        return (layout){.w = 16, .s = 2};
+    case OB_Q4_1:
+        return (layout){.w = 16, .s = 4};
+    case OB_Q5_0:
+        return (layout){.w = 16, .s = 2, .h = 4};
+    case OB_Q5_1:
+        return (layout){.w = 16, .s = 4, .h = 4};
+    case OB_Q8_0:
+        return (layout){.w = 32, .s = 2};
+    case OB_Q4_K:
+        return (layout){.w = 18};
+    case OB_Q5_K:
+        return (layout){.w = 22};
+    case OB_Q6_K:
+        return (layout){.w = 16, .s = 2, .h = 8, .z8 = 2};
+    default:
+        return (layout){0};
     }
 }
 
-static bool is_float(ob_type t) { return t == OB_F32 || t == OB_F16 || t == OB_BF16; }
+static bool is_float(ob_type t)
+{
+    return t == OB_F32 || t == OB_F16 || t == OB_BF16;
+}
 
-/* --- taking blocks apart: n units (Q6_K: a multiple of 8) from src ------------------------------- */
+/* --- taking blocks apart: n units (Q6_K: a multiple of 8) from src ---------------------------- */
 
 enum array { ARRAY_W, ARRAY_S, ARRAY_H, ARRAY_Z };
 
-/* Q4_0 (18 bytes: d, q), Q4_1 (20: d, m, q), Q5_0 (22: d, h, q), Q5_1 (24: d, m, h, q), Q8_0 (34: d, q). */
+/* Q4_0 (18 bytes: d, q), Q4_1 (20: d, m, q), Q5_0 (22: d, h, q), Q5_1 (24: d, m, h, q), Q8_0 (34:
+ * d, q). */
 static void split_simple(ob_type t, enum array a, const uint8_t *src, uint8_t *dst, uint64_t n)
 {
     const layout l = layout_of(t);
     const int block = l.w + l.s + l.h;
-    const int off = a == ARRAY_S ? 0 : a == ARRAY_H ? l.s : l.s + l.h, size = a == ARRAY_S ? l.s : a == ARRAY_H ? l.h : l.w;
-    for (uint64_t i = 0; i < n; i++, src += block, dst += size) memcpy(dst, src + off, (size_t)size);
+    const int off = a == ARRAY_S   ? 0
+                    : a == ARRAY_H ? l.s
+                                   : l.s + l.h,
+              size = a == ARRAY_S   ? l.s
+                     : a == ARRAY_H ? l.h
+                                    : l.w;
+    for (uint64_t i = 0; i < n; i++, src += block, dst += size)
+        memcpy(dst, src + off, (size_t)size);
 }
 
 /* Q6_K, 210 bytes: l[128], h[64], s[16], d. Bits of element e = 128 c + 32 k + l: low four in
@@ -61,14 +83,17 @@ static void split_q6_k(enum array a, const uint8_t *src, uint8_t *dst, uint64_t 
         if (a == ARRAY_W) {
             const uint8_t *q = b + 64 * c + 32 * (k & 1);
             const int shift = k >= 2 ? 4 : 0;
-            for (int l = 0; l < 16; l++) dst[16 * i + (uint64_t)l] = (uint8_t)((q[l] >> shift & 15) | (q[16 + l] >> shift & 15) << 4);
+            for (int l = 0; l < 16; l++)
+                dst[16 * i + (uint64_t)l] =
+                    (uint8_t)((q[l] >> shift & 15) | (q[16 + l] >> shift & 15) << 4);
         } else if (a == ARRAY_H) {
             /* Byte m of a run's word holds elements m, 4 + m, 8 + m, 12 + m at bits 0, 2, 4, 6. */
             const uint8_t *h = b + 128 + 32 * c;
             for (int run = 0; run < 2; run++)
                 for (int m = 0; m < 4; m++) {
                     int x = 0;
-                    for (int j = 0; j < 4; j++) x |= (h[16 * run + 4 * j + m] >> (2 * k) & 3) << (2 * j);
+                    for (int j = 0; j < 4; j++)
+                        x |= (h[16 * run + 4 * j + m] >> (2 * k) & 3) << (2 * j);
                     dst[8 * i + (uint64_t)(4 * run + m)] = (uint8_t)x;
                 }
         } else if (a == ARRAY_S) {
@@ -79,8 +104,10 @@ static void split_q6_k(enum array a, const uint8_t *src, uint8_t *dst, uint64_t 
     }
 }
 
-/* Rows of floats to whole units; what is past the row's end becomes zero. `type` is how they are stored. */
-static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t row, uint64_t n_rows, float *scratch)
+/* Rows of floats to whole units; what is past the row's end becomes zero. `type` is how they are
+ * stored. */
+static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t row,
+                       uint64_t n_rows, float *scratch)
 {
     const uint64_t k = (uint64_t)w->ne[0], padded = (k + UNIT - 1) / UNIT * UNIT;
     const size_t elem = type == OB_F32 ? 4 : 2, from = ob_type_row_bytes(w->type, w->ne[0]);
@@ -100,10 +127,10 @@ static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t 
     }
 }
 
-/* --- sending ------------------------------------------------------------------------------------- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
-static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, enum array a, uint64_t off,
-                            uint64_t unit8, ob_err *err)
+static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, enum array a,
+                            uint64_t off, uint64_t unit8, ob_err *err)
 {
     const uint64_t n_units = (uint64_t)(w->nu * desc->ne[1]);
     const bool k6 = w->type == OB_Q6_K;
@@ -114,8 +141,10 @@ static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weigh
         OB_TRY(vk_stage_begin(d, &n, &to, err));
         const uint64_t units = OB_MIN(n / unit8 * 8, n_units - at), bytes = units * unit8 / 8;
         const uint8_t *src = (const uint8_t *)desc->data + at / 8 * src8;
-        if (k6) split_q6_k(a, src, to, units);
-        else split_simple(w->type, a, src, to, units);
+        if (k6)
+            split_q6_k(a, src, to, units);
+        else
+            split_simple(w->type, a, src, to, units);
         OB_TRY(vk_stage_send(d, &w->mem, off + at * unit8 / 8, bytes, err));
         at += units;
     }
@@ -124,8 +153,10 @@ static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weigh
 
 static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, ob_err *err)
 {
-    const uint64_t row = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2), n_rows = (uint64_t)desc->ne[1];
-    if (row > VK_STAGE_BYTES) return ob_err_set(err, OB_E_LIMIT, "rows of %lld are too long", (long long)desc->ne[0]);
+    const uint64_t row = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2),
+                   n_rows = (uint64_t)desc->ne[1];
+    if (row > VK_STAGE_BYTES)
+        return ob_err_set(err, OB_E_LIMIT, "rows of %lld are too long", (long long)desc->ne[0]);
     float *scratch = ob_reallocarray(NULL, (size_t)desc->ne[0], sizeof *scratch);
     if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
     ob_status s = OB_OK;
@@ -145,21 +176,23 @@ out:
 /* How a matrix is stored here. */
 static ob_type stored_type(const vk_dev *d, const ob_weight *desc)
 {
-    if (desc->ne[0] % UNIT != 0 && desc->use == OB_USE_LINEAR) return OB_F32; /* for linear_any.comp */
+    if (desc->ne[0] % UNIT != 0 && desc->use == OB_USE_LINEAR)
+        return OB_F32; /* for linear_any.comp */
     return layout_of(desc->type).w ? desc->type : d->exact ? OB_F32 : OB_F16;
 }
 
 static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
 {
     const size_t row = desc->ne[0] > 0 ? ob_type_row_bytes(desc->type, desc->ne[0]) : 0;
-    if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 || desc->ne[2] * desc->ne[3] != 1 ||
-        desc->n_bytes / row < (uint64_t)desc->ne[1])
+    if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 ||
+        desc->ne[2] * desc->ne[3] != 1 || desc->n_bytes / row < (uint64_t)desc->ne[1])
         return ob_err_set(err, OB_E_FORMAT, "shape or size does not fit its type");
     w->type = stored_type(d, desc);
     w->nu = ob_div_up(desc->ne[0], UNIT);
     const layout l = layout_of(w->type);
     const uint64_t n8 = (uint64_t)ob_div_up(w->nu * desc->ne[1], 8); /* groups of eight units */
-    const uint64_t size[4] = {n8 * 8 * (uint64_t)l.w, n8 * 8 * (uint64_t)l.s, n8 * 8 * (uint64_t)l.h, n8 * (uint64_t)l.z8};
+    const uint64_t size[4] = {n8 * 8 * (uint64_t)l.w, n8 * 8 * (uint64_t)l.s,
+                              n8 * 8 * (uint64_t)l.h, n8 * (uint64_t)l.z8};
     uint64_t off[5] = {0};
     for (int i = 0; i < 4; i++) {
         off[i + 1] = ob_align_up(off[i] + size[i], 256);
@@ -194,7 +227,8 @@ static ob_status make_vector(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     return vk_upload(d, &w->mem, 0, w->vec, (uint64_t)n * 4, err);
 }
 
-ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err)
+ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data,
+                        ob_err *err)
 {
     vk_dev *d = vk_of(dev);
     ob_status s = OB_OK;
@@ -211,11 +245,14 @@ ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out,
         OB_GOTO(make_matrix(d, desc, w, err));
         if (desc->use == OB_USE_LINEAR) OB_GOTO(vk_test_type(d, w->type, err));
     } else {
-        s = ob_err_set(err, OB_E_UNSUPPORTED, "the vulkan device has no kernels for this tensor's use yet");
+        s = ob_err_set(err, OB_E_UNSUPPORTED,
+                       "the vulkan device has no kernels for this tensor's use yet");
     }
 out:
-    if (s != OB_OK) vk_weight_free(dev, w);
-    else *out = w;
+    if (s != OB_OK)
+        vk_weight_free(dev, w);
+    else
+        *out = w;
     return s;
 }
 

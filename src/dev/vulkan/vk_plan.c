@@ -13,7 +13,7 @@ enum {
     RESULT_BYTES = 64 << 20, /* outputs up to this are copied to the host by the plan itself */
 };
 
-/* --- what can run -------------------------------------------------------------------------------- */
+/* --- what can run ----------------------------------------------------------------------------- */
 
 static bool refuse(char *why, size_t cap, const char *text)
 {
@@ -34,20 +34,25 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_LAYER_NORM:
     case OB_OP_GLU:
     case OB_OP_ADD:
-    case OB_OP_SCALE: return true;
+    case OB_OP_SCALE:
+        return true;
     case OB_OP_LINEAR:
         for (int m = 0; m < op->p.linear.n_mat; m++)
-            if (!ob_type_get(p->weights[op->w[m]].type)->dequant) return refuse(why, cap, "no matrix product for its type");
+            if (!ob_type_get(p->weights[op->w[m]].type)->dequant)
+                return refuse(why, cap, "no matrix product for its type");
         return true;
     case OB_OP_ROPE:
-        return p->vals[op->out[0]].rows == OB_ROWS_TOK || refuse(why, cap, "rope over other rows than tokens");
+        return p->vals[op->out[0]].rows == OB_ROWS_TOK ||
+               refuse(why, cap, "rope over other rows than tokens");
     case OB_OP_ATTENTION:
-        return vk_attn_fits(d, &op->p.attn) || refuse(why, cap, "heads too wide for this device's shared memory");
-    default: return refuse(why, cap, "no kernel for it yet");
+        return vk_attn_fits(d, &op->p.attn) ||
+               refuse(why, cap, "heads too wide for this device's shared memory");
+    default:
+        return refuse(why, cap, "no kernel for it yet");
     }
 }
 
-/* --- the list ------------------------------------------------------------------------------------ */
+/* --- the list --------------------------------------------------------------------------------- */
 
 vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op)
 {
@@ -70,23 +75,40 @@ vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op)
     return s;
 }
 
-void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n) { s->reads[s->n_reads++] = (vk_range){at, at + n}; }
-void vk_writes(vk_dispatch *s, VkDeviceAddress at, uint64_t n) { s->writes[s->n_writes++] = (vk_range){at, at + n}; }
-void vk_push_addr(vk_push *p, int i, VkDeviceAddress a) { memcpy(&p->u[i], &a, sizeof a); }
+void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n)
+{
+    s->reads[s->n_reads++] = (vk_range){at, at + n};
+}
+void vk_writes(vk_dispatch *s, VkDeviceAddress at, uint64_t n)
+{
+    s->writes[s->n_writes++] = (vk_range){at, at + n};
+}
+void vk_push_addr(vk_push *p, int i, VkDeviceAddress a)
+{
+    memcpy(&p->u[i], &a, sizeof a);
+}
 
 int32_t vk_max_rows(const ob_dev_plan *p, ob_rows rows)
 {
-    return rows == OB_ROWS_TOK ? p->prog.max_tok : rows == OB_ROWS_OUT ? p->prog.max_out : p->prog.max_seq;
+    return rows == OB_ROWS_TOK   ? p->prog.max_tok
+           : rows == OB_ROWS_OUT ? p->prog.max_out
+                                 : p->prog.max_seq;
 }
-VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v) { return p->work.addr + p->prog.vals[v].offset; }
+VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v)
+{
+    return p->work.addr + p->prog.vals[v].offset;
+}
 uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v)
 {
     return (uint64_t)vk_max_rows(p, p->prog.vals[v].rows) * (uint64_t)p->prog.vals[v].cols * 4;
 }
 
-static ob_status no_memory(ob_err *err) { return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan"); }
+static ob_status no_memory(ob_err *err)
+{
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+}
 
-/* --- row-wise ops -------------------------------------------------------------------------------- */
+/* --- row-wise ops ----------------------------------------------------------------------------- */
 
 static void rows_of(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int x, int y)
 {
@@ -97,7 +119,10 @@ static void rows_of(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int x
     s->push.a[y] = vk_value(p, op->out[0]);
 }
 
-static uint32_t bits(float f) { return ob_f32_bits(f); }
+static uint32_t bits(float f)
+{
+    return ob_f32_bits(f);
+}
 
 /* EMBED, and ADD_ROW, which looks up by position or type. */
 static ob_status add_embed(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -112,7 +137,9 @@ static ob_status add_embed(ob_dev_plan *p, int32_t i, ob_err *err)
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     rows_of(p, op, s, add ? 7 : 0, 2);
-    s->push.a[1] = p->params.addr + (!add ? p->tok_off : op->p.add_row.by == OB_ROW_OF_TYPE ? p->type_off : p->pos_off);
+    s->push.a[1] = p->params.addr + (!add                                 ? p->tok_off
+                                     : op->p.add_row.by == OB_ROW_OF_TYPE ? p->type_off
+                                                                          : p->pos_off);
     s->push.a[3] = w->w;
     s->push.a[4] = w->s;
     s->push.a[5] = w->h;
@@ -144,14 +171,17 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_value *x = &p->prog.vals[op->in[0]];
-    const uint32_t cols = (uint32_t)x->cols, group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
+    const uint32_t cols = (uint32_t)x->cols,
+                   group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
     uint32_t wg = 32;
     while (wg < 512 && wg * 4 < group) wg *= 2;
-    const vk_form form = cols == group && cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    const vk_form form =
+        cols == group && cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "norm", 11,
                          (uint32_t[]){wg, op->kind == OB_OP_LAYER_NORM, op->w[0] != OB_NONE,
-                                      op->kind == OB_OP_LAYER_NORM && op->w[1] != OB_NONE, 0, 0, 0, 0, 0, 0, form},
+                                      op->kind == OB_OP_LAYER_NORM && op->w[1] != OB_NONE, 0, 0, 0,
+                                      0, 0, 0, form},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -177,15 +207,21 @@ static ob_status add_row(ob_dev_plan *p, int32_t i, ob_err *err)
                        : op->kind == OB_OP_ADD    ? "add"
                                                   : "scale";
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 2, (uint32_t[]){ROW_WG, op->kind == OB_OP_GLU ? op->p.glu.act : 0}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, name, 2,
+                         (uint32_t[]){ROW_WG, op->kind == OB_OP_GLU ? op->p.glu.act : 0}, &pipe,
+                         err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     rows_of(p, op, s, 1, 3);
-    if (op->kind == OB_OP_ROWS_OUT) s->push.a[4] = p->params.addr + p->out_off;
-    else if (op->in[1] != OB_NONE) s->push.a[2] = vk_value(p, op->in[1]);
+    if (op->kind == OB_OP_ROWS_OUT)
+        s->push.a[4] = p->params.addr + p->out_off;
+    else if (op->in[1] != OB_NONE)
+        s->push.a[2] = vk_value(p, op->in[1]);
     s->push.u[0] = y->rows;
     s->push.u[1] = (uint32_t)y->cols;
-    s->push.u[2] = bits(op->kind == OB_OP_GLU ? op->p.glu.clamp : op->kind == OB_OP_ADD ? op->p.add.scale : op->p.scale.scale);
+    s->push.u[2] = bits(op->kind == OB_OP_GLU   ? op->p.glu.clamp
+                        : op->kind == OB_OP_ADD ? op->p.add.scale
+                                                : op->p.scale.scale);
     s->push.u[3] = bits(op->kind == OB_OP_SCALE ? op->p.scale.softcap : 0);
     s->grid[0] = (uint32_t)ob_div_up(y->cols, ROW_WG);
     s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
@@ -198,7 +234,9 @@ static ob_status add_glu_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *e
     const ob_op *op = &p->prog.ops[i];
     const ob_value *y = &p->prog.vals[op->out[0]];
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "glu_form", 11, (uint32_t[]){ROW_WG, op->p.glu.act, 0, 0, 0, 0, 0, 0, 0, 0, form}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "glu_form", 11,
+                         (uint32_t[]){ROW_WG, op->p.glu.act, 0, 0, 0, 0, 0, 0, 0, 0, form}, &pipe,
+                         err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     rows_of(p, op, s, 1, 3);
@@ -219,7 +257,9 @@ static ob_status add_results(ob_dev_plan *p, ob_err *err)
     for (ob_val v = 0; v < p->prog.n_vals; v++) {
         p->result_off[v] = UINT64_MAX;
         const uint64_t n = ob_align_up(vk_value_bytes(p, v), 256);
-        if (!p->prog.vals[v].output || p->prog.vals[v].first < 0 || n == 0 || total + n > RESULT_BYTES) continue;
+        if (!p->prog.vals[v].output || p->prog.vals[v].first < 0 || n == 0 ||
+            total + n > RESULT_BYTES)
+            continue;
         p->result_off[v] = total;
         total += n;
     }
@@ -248,19 +288,27 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_op *op = &p->prog.ops[i];
     switch (op->kind) {
     case OB_OP_EMBED:
-    case OB_OP_ADD_ROW: return add_embed(p, i, err);
-    case OB_OP_POOL: return add_pool(p, i, err);
+    case OB_OP_ADD_ROW:
+        return add_embed(p, i, err);
+    case OB_OP_POOL:
+        return add_pool(p, i, err);
     case OB_OP_RMS_NORM:
-    case OB_OP_LAYER_NORM: return add_norm(p, i, err);
-    case OB_OP_LINEAR: return vk_linear_add(p, i, err);
-    case OB_OP_ROPE: return vk_rope_add(p, i, err);
-    case OB_OP_ATTENTION: return vk_attn_add(p, i, err);
+    case OB_OP_LAYER_NORM:
+        return add_norm(p, i, err);
+    case OB_OP_LINEAR:
+        return vk_linear_add(p, i, err);
+    case OB_OP_ROPE:
+        return vk_rope_add(p, i, err);
+    case OB_OP_ATTENTION:
+        return vk_attn_add(p, i, err);
     case OB_OP_GLU: {
-        const vk_form form = p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
+        const vk_form form =
+            p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
         if (form != VK_FORM_F32) return add_glu_form(p, i, form, err);
         return add_row(p, i, err);
     }
-    default: return add_row(p, i, err);
+    default:
+        return add_row(p, i, err);
     }
 }
 
@@ -269,7 +317,8 @@ static ob_status add_ops(ob_dev_plan *p, ob_err *err)
     p->form_of = OB_NONE;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
-        if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0) continue; /* a bucket without outputs */
+        if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0)
+            continue; /* a bucket without outputs */
         /* What this op overwrites has no other form any more. */
         for (int k = 0; k < OB_OP_MAX_OUT; k++)
             if (op->out[k] != OB_NONE && op->out[k] == p->form_of) p->form_of = OB_NONE;
@@ -283,7 +332,7 @@ static ob_status add_ops(ob_dev_plan *p, ob_err *err)
     return add_results(p, err);
 }
 
-/* --- what the plan keeps ------------------------------------------------------------------------- */
+/* --- what the plan keeps ---------------------------------------------------------------------- */
 
 static void *keep(ob_dev_plan *p, const void *src, int32_t n, size_t size)
 {
@@ -302,22 +351,28 @@ static ob_status copy_program(ob_dev_plan *p, const ob_program *src, ob_err *err
     g->caches = keep(p, src->caches, src->n_caches, sizeof *g->caches);
     p->ropes = keep(p, NULL, src->n_ops, sizeof *p->ropes);
     p->result_off = keep(p, NULL, src->n_vals, sizeof *p->result_off);
-    if (!g->ops || !g->vals || !g->weights || !g->caches || !p->ropes || !p->result_off) return no_memory(err);
+    if (!g->ops || !g->vals || !g->weights || !g->caches || !p->ropes || !p->result_off)
+        return no_memory(err);
     return OB_OK;
 }
 
-static ob_status check_plane(const ob_plan_bindings *b, const ob_dev_buf *buf, ob_type type, int32_t n_head,
-                             int32_t dim, ob_err *err)
+static ob_status check_plane(const ob_plan_bindings *b, const ob_dev_buf *buf, ob_type type,
+                             int32_t n_head, int32_t dim, ob_err *err)
 {
     const size_t row = ob_type_row_bytes(type, dim);
     if (type != OB_F32 && type != OB_F16 && type != OB_Q8_0)
-        return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: a cache of type %s: F32, F16 and Q8_0 are possible",
+        return ob_err_set(err, OB_E_UNSUPPORTED,
+                          "vulkan: a cache of type %s: F32, F16 and Q8_0 are possible",
                           ob_type_get(type)->name ? ob_type_get(type)->name : "?");
     if (row == 0)
-        return ob_err_set(err, OB_E_UNSUPPORTED, "rows of %d do not fit cache type %s", dim, ob_type_get(type)->name);
+        return ob_err_set(err, OB_E_UNSUPPORTED, "rows of %d do not fit cache type %s", dim,
+                          ob_type_get(type)->name);
     uint64_t n;
-    if (!buf || !ob_mul_u64((uint64_t)b->n_pages * (uint64_t)b->page_tok, (uint64_t)n_head * row, &n) || buf->n_bytes < n)
-        return ob_err_set(err, OB_E_INVALID, "a cache buffer is too small for %d pages", b->n_pages);
+    if (!buf ||
+        !ob_mul_u64((uint64_t)b->n_pages * (uint64_t)b->page_tok, (uint64_t)n_head * row, &n) ||
+        buf->n_bytes < n)
+        return ob_err_set(err, OB_E_INVALID, "a cache buffer is too small for %d pages",
+                          b->n_pages);
     return OB_OK;
 }
 
@@ -338,7 +393,8 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
         return ob_err_set(err, OB_E_INVALID, "a plan with caches needs pages and a context length");
     if (g->n_caches) p->max_pages = (int32_t)ob_div_up(b->max_ctx, b->page_tok);
     for (int32_t i = 0; i < g->n_weights; i++)
-        if (!p->weights[i]) return ob_err_set(err, OB_E_INVALID, "weight %s is not bound", g->weights[i].name);
+        if (!p->weights[i])
+            return ob_err_set(err, OB_E_INVALID, "weight %s is not bound", g->weights[i].name);
     for (int32_t i = 0; i < g->n_caches; i++) {
         const ob_cache_spec *s = &g->caches[i];
         OB_TRY(check_plane(b, b->cache_k[i], b->k_type, s->n_head_kv, s->k_dim, err));
@@ -374,21 +430,24 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->info_off = ob_align_up(p->first_off + ((uint64_t)p->prog.max_seq + 1) * 4, 64);
     p->out_off = p->info_off + n_tok * 16;
     p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
-    return vk_mem_new(p->dev, VK_MEM_PARAM, p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,
+    return vk_mem_new(p->dev, VK_MEM_PARAM,
+                      p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,
                       &p->params, err);
 }
 
-ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast, ob_dev_plan **out,
-                       ob_err *err)
+ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast,
+                       ob_dev_plan **out, ob_err *err)
 {
     *out = NULL;
     ob_status s = OB_OK;
     char why[128];
     if (prog->max_tok < 1 || prog->max_out < 0 || prog->max_seq < 1 || prog->max_seq > OB_MAX_SEQS)
-        return ob_err_set(err, OB_E_INVALID, "a program must be planned before it is given to a device");
+        return ob_err_set(err, OB_E_INVALID,
+                          "a program must be planned before it is given to a device");
     for (int32_t i = 0; i < prog->n_ops; i++) {
         OB_TRY(ob_op_check(prog, i, err));
-        if (!vk_supports(&d->base, prog, i, why, sizeof why)) return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: %s", why);
+        if (!vk_supports(&d->base, prog, i, why, sizeof why))
+            return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: %s", why);
     }
     ob_dev_plan *p = ob_calloc(1, sizeof *p);
     if (!p) return no_memory(err);
@@ -406,7 +465,8 @@ out:
     return s;
 }
 
-ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err)
+ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_bindings *b,
+                      ob_dev_plan **out, ob_err *err)
 {
     return vk_plan_make(vk_of(dev), prog, b, vk_of(dev)->fast, out, err);
 }

@@ -10,7 +10,8 @@
 static void write_params(ob_dev_plan *p, const ob_step *step)
 {
     uint8_t *m = p->params.map;
-    vk_params h = {.n_rows = {(uint32_t)step->n_tok, (uint32_t)step->n_out, (uint32_t)step->n_seq, 0}};
+    vk_params h = {
+        .n_rows = {(uint32_t)step->n_tok, (uint32_t)step->n_out, (uint32_t)step->n_seq, 0}};
     int32_t most = 1;
     double seen = 0;
     for (int32_t q = 0; q < step->n_seq; q++) {
@@ -24,13 +25,17 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     memcpy(m, &h, sizeof h);
     memcpy(m + p->tok_off, step->tok, (size_t)step->n_tok * 4);
     memcpy(m + p->pos_off, step->pos, (size_t)step->n_tok * 4);
-    if (step->type) memcpy(m + p->type_off, step->type, (size_t)step->n_tok * 4);
-    else memset(m + p->type_off, 0, (size_t)step->n_tok * 4);
+    if (step->type)
+        memcpy(m + p->type_off, step->type, (size_t)step->n_tok * 4);
+    else
+        memset(m + p->type_off, 0, (size_t)step->n_tok * 4);
     memcpy(m + p->first_off, step->seq_first, ((size_t)step->n_seq + 1) * 4);
     for (int32_t q = 0; q < step->n_seq; q++) {
-        const int32_t first = step->seq_first[q], last = step->seq_first[q + 1], past = step->seq_past[q];
+        const int32_t first = step->seq_first[q], last = step->seq_first[q + 1],
+                      past = step->seq_past[q];
         for (int32_t r = first; r < last; r++) {
-            const uint32_t info[4] = {(uint32_t)q, (uint32_t)(past + r - first), (uint32_t)(past + last - first),
+            const uint32_t info[4] = {(uint32_t)q, (uint32_t)(past + r - first),
+                                      (uint32_t)(past + last - first),
                                       (uint32_t)OB_MAX(step->pos[r], 0)};
             memcpy(m + p->info_off + (uint64_t)r * 16, info, 16);
         }
@@ -39,7 +44,8 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     for (int32_t q = 0; q < step->n_seq && p->max_pages; q++) {
         const int32_t n_kv = step->seq_past[q] + step->seq_first[q + 1] - step->seq_first[q];
         memcpy(m + p->table_off + (uint64_t)q * (uint64_t)p->max_pages * 4,
-               step->page_table + (size_t)q * (size_t)step->max_pages, (size_t)ob_div_up(n_kv, p->page_tok) * 4);
+               step->page_table + (size_t)q * (size_t)step->max_pages,
+               (size_t)ob_div_up(n_kv, p->page_tok) * 4);
     }
     p->n_tok = step->n_tok;
     p->n_out = step->n_out;
@@ -47,7 +53,7 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     p->n_kv = seen / step->n_tok;
 }
 
-/* --- times --------------------------------------------------------------------------------------- */
+/* --- times ------------------------------------------------------------------------------------ */
 
 static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double ms)
 {
@@ -66,7 +72,8 @@ static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double m
         f->flops += 2.0 * rows * (double)w->desc.ne[0] * (double)w->desc.ne[1];
         f->bytes += (double)w->read_bytes + 4.0 * rows * (double)(w->desc.ne[0] + w->desc.ne[1]);
     } else if (op->kind != OB_OP_ATTENTION || strcmp(s->kernel, "attn") == 0) {
-        const ob_cost c = ob_op_cost(&p->prog, s->op, p->n_tok, p->n_out, p->n_kv, p->k_type, p->v_type);
+        const ob_cost c =
+            ob_op_cost(&p->prog, s->op, p->n_tok, p->n_out, p->n_kv, p->k_type, p->v_type);
         if (op->kind != OB_OP_LINEAR) f->flops += c.flops;
         f->bytes += c.act_bytes + c.cache_bytes;
     }
@@ -80,10 +87,12 @@ static void collect_times(vk_dev *d)
     uint64_t before = 0;
     for (int32_t i = 0; i <= p->n_steps; i++) {
         uint64_t t;
-        if (d->GetQueryPoolResults(d->handle, p->times, (uint32_t)i, 1, sizeof t, &t, sizeof t, VK_QUERY_RESULT_64_BIT) !=
-            VK_SUCCESS)
+        if (d->GetQueryPoolResults(d->handle, p->times, (uint32_t)i, 1, sizeof t, &t, sizeof t,
+                                   VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
             return;
-        if (i) note(d, p, &p->steps[i - 1], (double)(t - before) * (double)d->phys->timestamp_ns * 1e-6);
+        if (i)
+            note(d, p, &p->steps[i - 1],
+                 (double)(t - before) * (double)d->phys->timestamp_ns * 1e-6);
         before = t;
     }
 }
@@ -93,13 +102,16 @@ int vk_profile_read(ob_dev *dev, ob_profile_row *rows, int cap, bool reset)
     vk_dev *d = vk_of(dev);
     const int n = d->n_prof;
     for (int i = 0; i < n && i < cap; i++)
-        rows[i] = (ob_profile_row){.name = d->prof[i].name, .calls = d->prof[i].calls, .ms = d->prof[i].ms,
-                                   .flops = d->prof[i].flops, .bytes = d->prof[i].bytes};
+        rows[i] = (ob_profile_row){.name = d->prof[i].name,
+                                   .calls = d->prof[i].calls,
+                                   .ms = d->prof[i].ms,
+                                   .flops = d->prof[i].flops,
+                                   .bytes = d->prof[i].bytes};
     if (reset) d->n_prof = 0;
     return n;
 }
 
-/* --- a step -------------------------------------------------------------------------------------- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 ob_status vk_submit(ob_dev *dev, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err)
 {
@@ -123,7 +135,8 @@ ob_status vk_wait(ob_dev *dev, ob_fence f, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_read_output(ob_dev *dev, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows, float *dst, ob_err *err)
+ob_status vk_read_output(ob_dev *dev, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
+                         float *dst, ob_err *err)
 {
     if (v < 0 || v >= p->prog.n_vals || !p->prog.vals[v].output || p->prog.vals[v].first < 0)
         return ob_err_set(err, OB_E_INVALID, "value %d is not an output", v);
@@ -132,7 +145,8 @@ ob_status vk_read_output(ob_dev *dev, ob_dev_plan *p, ob_val v, int32_t row, int
         return ob_err_set(err, OB_E_INVALID, "rows %d..+%d of %d", row, n_rows, have);
     const uint64_t row_bytes = (uint64_t)p->prog.vals[v].cols * 4, off = (uint64_t)row * row_bytes;
     if (p->result_off[v] == UINT64_MAX)
-        return vk_download(vk_of(dev), &p->work, p->prog.vals[v].offset + off, dst, (uint64_t)n_rows * row_bytes, err);
+        return vk_download(vk_of(dev), &p->work, p->prog.vals[v].offset + off, dst,
+                           (uint64_t)n_rows * row_bytes, err);
     OB_TRY(vk_queue_wait(vk_of(dev), p->in_flight, err));
     memcpy(dst, p->results.map + p->result_off[v] + off, (size_t)((uint64_t)n_rows * row_bytes));
     return OB_OK;

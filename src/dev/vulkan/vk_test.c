@@ -1,5 +1,5 @@
-/* Products of each weight type against ops/ref.c when the type is first loaded: a driver that compiles a
- * kernel wrongly costs a warning and some speed, not the answer. */
+/* Products of each weight type against ops/ref.c when the type is first loaded: a driver that
+ * compiles a kernel wrongly costs a warning and some speed, not the answer. */
 #include "dev/vulkan/vk_int.h"
 
 #include <math.h>
@@ -55,13 +55,23 @@ static ob_status make_trial(trial *t, ob_type type, ob_err *err)
     }
     for (int i = 0; i < TEST_K * TEST_N; i++) plain[i] = noise(&seed) * 0.1f;
     for (int i = 0; i < TEST_K * TEST_ROWS; i++) t->table[i] = noise(&seed);
-    if (type == OB_F32) memcpy(t->w, plain, row * TEST_N);
-    else OB_GOTO(ob_quantize(type, plain, t->w, TEST_N, TEST_K, NULL, err));
+    if (type == OB_F32)
+        memcpy(t->w, plain, row * TEST_N);
+    else
+        OB_GOTO(ob_quantize(type, plain, t->w, TEST_N, TEST_K, NULL, err));
     for (int i = 0; i < TEST_ROWS; i++) t->tok[i] = t->pos[i] = t->out[i] = i;
-    t->weights[0] = (ob_weight){.name = "test", .type = OB_F32, .ne = {TEST_K, TEST_ROWS, 1, 1}, .data = t->table,
-                                .n_bytes = (size_t)TEST_K * TEST_ROWS * 4, .use = OB_USE_EMBED};
-    t->weights[1] = (ob_weight){.name = "test", .type = type, .ne = {TEST_K, TEST_N, 1, 1}, .data = t->w,
-                                .n_bytes = row * TEST_N, .use = OB_USE_LINEAR};
+    t->weights[0] = (ob_weight){.name = "test",
+                                .type = OB_F32,
+                                .ne = {TEST_K, TEST_ROWS, 1, 1},
+                                .data = t->table,
+                                .n_bytes = (size_t)TEST_K * TEST_ROWS * 4,
+                                .use = OB_USE_EMBED};
+    t->weights[1] = (ob_weight){.name = "test",
+                                .type = type,
+                                .ne = {TEST_K, TEST_N, 1, 1},
+                                .data = t->w,
+                                .n_bytes = row * TEST_N,
+                                .use = OB_USE_LINEAR};
     t->vals[0] = (ob_value){.rows = OB_ROWS_TOK, .cols = TEST_K, .name = "x"};
     t->vals[1] = (ob_value){.rows = OB_ROWS_TOK, .cols = TEST_N, .output = true, .name = "y"};
     for (int o = 0; o < 2; o++) {
@@ -78,8 +88,14 @@ static ob_status make_trial(trial *t, ob_type type, ob_err *err)
     t->ops[1].in[0] = 0;
     t->ops[1].p.linear.n_mat = 1;
     t->ops[1].p.linear.scale = 1;
-    t->prog = (ob_program){.ops = t->ops, .n_ops = 2, .vals = t->vals, .n_vals = 2, .weights = t->weights,
-                           .n_weights = 2, .logits = OB_NONE, .embeddings = OB_NONE};
+    t->prog = (ob_program){.ops = t->ops,
+                           .n_ops = 2,
+                           .vals = t->vals,
+                           .n_vals = 2,
+                           .weights = t->weights,
+                           .n_weights = 2,
+                           .logits = OB_NONE,
+                           .embeddings = OB_NONE};
 out:
     ob_free(plain);
     return s;
@@ -88,8 +104,16 @@ out:
 static ob_step step_of(trial *t, int32_t rows)
 {
     t->first[1] = rows;
-    return (ob_step){.n_tok = rows, .n_seq = 1, .n_out = 0, .tok = t->tok, .pos = t->pos, .seq_first = t->first,
-                     .seq_past = t->past, .page_table = t->page, .max_pages = 1, .out_rows = t->out};
+    return (ob_step){.n_tok = rows,
+                     .n_seq = 1,
+                     .n_out = 0,
+                     .tok = t->tok,
+                     .pos = t->pos,
+                     .seq_first = t->first,
+                     .seq_past = t->past,
+                     .page_table = t->page,
+                     .max_pages = 1,
+                     .out_rows = t->out};
 }
 
 static ob_status reference(trial *t, ob_err *err)
@@ -104,8 +128,10 @@ static ob_status reference(trial *t, ob_err *err)
     return OB_OK;
 }
 
-/* Root mean square of the error over that of the wanted values; infinite when the kernel cannot run. */
-static ob_status error_of(vk_dev *d, trial *t, int32_t rows, unsigned fast, double *out, ob_err *err)
+/* Root mean square of the error over that of the wanted values; infinite when the kernel cannot
+ * run. */
+static ob_status error_of(vk_dev *d, trial *t, int32_t rows, unsigned fast, double *out,
+                          ob_err *err)
 {
     ob_status s = OB_OK;
     ob_dev_plan *plan = NULL;
@@ -137,7 +163,9 @@ static void switch_off(vk_dev *d, const char *kernel, ob_type t, double error)
 {
     char name[48];
     snprintf(name, sizeof name, "%s_%s", kernel, vk_type_name(t));
-    ob_log_warn("vulkan: kernel %s is wrong on this driver (relative error %.2g) and was switched off", name, error);
+    ob_log_warn(
+        "vulkan: kernel %s is wrong on this driver (relative error %.2g) and was switched off",
+        name, error);
     const size_t n = strlen(d->disabled);
     snprintf(d->disabled + n, sizeof d->disabled - n, "%s%s", n ? ", " : "", name);
 }
@@ -160,18 +188,22 @@ static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
     double error;
     const unsigned sub = d->fast & VK_FAST_SUBGROUP;
     const ob_status s = error_of(d, t, 5, sub, &error, err);
-    if (s != OB_OK && (!sub || s != OB_E_DEVICE)) return s; /* a refused pipeline is no worse than a wrong one */
+    if (s != OB_OK && (!sub || s != OB_E_DEVICE))
+        return s; /* a refused pipeline is no worse than a wrong one */
     if (!(error <= 1e-4) && sub) {
         switch_off(d, "matvec_f32", type, error);
         d->fast &= ~(unsigned)VK_FAST_SUBGROUP;
         OB_TRY(error_of(d, t, 5, 0, &error, err));
     }
     if (!(error <= 1e-4))
-        return ob_err_set(err, OB_E_DEVICE, "vulkan: kernel matvec_plain_f32_%s is wrong on this driver (relative error %.2g)",
-                          vk_type_name(type), error);
+        return ob_err_set(
+            err, OB_E_DEVICE,
+            "vulkan: kernel matvec_plain_f32_%s is wrong on this driver (relative error %.2g)",
+            vk_type_name(type), error);
     OB_TRY(error_of(d, t, 40, 0, &error, err));
     if (!(error <= 1e-4))
-        return ob_err_set(err, OB_E_DEVICE, "vulkan: kernel gemm_%s is wrong on this driver (relative error %.2g)",
+        return ob_err_set(err, OB_E_DEVICE,
+                          "vulkan: kernel gemm_%s is wrong on this driver (relative error %.2g)",
                           vk_type_name(type), error);
     for (size_t i = 0; i < OB_COUNT(k_fast); i++) {
         const candidate *c = &k_fast[i];
@@ -181,7 +213,8 @@ static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
         d->tested[type] |= c->fast;
         double worst = 0;
         for (size_t k = 0; k < OB_COUNT(c->rows) && c->rows[k]; k++) {
-            if (error_of(d, t, c->rows[k], c->fast | (d->fast & VK_FAST_SUBGROUP), &error, err) == OB_E_DEVICE_LOST)
+            if (error_of(d, t, c->rows[k], c->fast | (d->fast & VK_FAST_SUBGROUP), &error, err) ==
+                OB_E_DEVICE_LOST)
                 return OB_E_DEVICE_LOST;
             worst = error <= worst ? worst : error;
         }
@@ -206,7 +239,8 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     }
     OB_GOTO(make_trial(t, type, err));
     OB_GOTO(reference(t, err));
-    for (int i = 0; i < 2; i++) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
+    for (int i = 0; i < 2; i++)
+        OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     OB_GOTO(run_tests(d, t, type, err));
     d->n_prof = 0; /* tests are no work of a model */
 out:

@@ -1,4 +1,5 @@
-/* The Vulkan device: which ones there are, opening and closing one, buffers, the function tables. */
+/* The Vulkan device: which ones there are, opening and closing one, buffers, the function tables.
+ */
 #include "dev/vulkan/vulkan.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "base/math.h"
 #include "dev/vulkan/vk_int.h"
 
-/* --- what there is ------------------------------------------------------------------------------- */
+/* --- what there is ---------------------------------------------------------------------------- */
 
 static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char *kind, int shown)
 {
@@ -19,14 +20,17 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     snprintf(out->kind, sizeof out->kind, "%s", kind);
     out->index = shown;
     snprintf(out->name, sizeof out->name, "%.127s", p->name);
-    snprintf(out->driver, sizeof out->driver, "%.80s;%s%s%s%s", p->driver, p->subgroup_add ? " subgroups" : "",
-             p->f16 ? " fp16" : "", p->int_dot ? " int8-dot" : "", p->coopmat.f16_16x16x16 ? " matrices" : "");
-    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) | (p->timestamps ? OB_DEV_PROFILE : 0);
+    snprintf(out->driver, sizeof out->driver, "%.80s;%s%s%s%s", p->driver,
+             p->subgroup_add ? " subgroups" : "", p->f16 ? " fp16" : "",
+             p->int_dot ? " int8-dot" : "", p->coopmat.f16_16x16x16 ? " matrices" : "");
+    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
+                (p->timestamps ? OB_DEV_PROFILE : 0);
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
     out->max_buffer_bytes = p->max_alloc_bytes;
     out->max_tok = OB_MAX_UBATCH;
     out->available = !p->missing[0];
-    if (p->missing[0]) snprintf(out->reason, sizeof out->reason, "the driver lacks %.120s", p->missing);
+    if (p->missing[0])
+        snprintf(out->reason, sizeof out->reason, "the driver lacks %.120s", p->missing);
 }
 
 static int first_soft(const vk_lib *lib)
@@ -36,9 +40,18 @@ static int first_soft(const vk_lib *lib)
     return i;
 }
 
-static int vulkan_count(void) { return vk_lib_get()->n_phys; }
-static int soft_count(void) { return vk_lib_get()->n_phys - first_soft(vk_lib_get()); }
-static void vulkan_probe(int index, ob_dev_info *out) { fill_info(out, vk_lib_get(), index, "vulkan", index); }
+static int vulkan_count(void)
+{
+    return vk_lib_get()->n_phys;
+}
+static int soft_count(void)
+{
+    return vk_lib_get()->n_phys - first_soft(vk_lib_get());
+}
+static void vulkan_probe(int index, ob_dev_info *out)
+{
+    fill_info(out, vk_lib_get(), index, "vulkan", index);
+}
 static void soft_probe(int index, ob_dev_info *out)
 {
     fill_info(out, vk_lib_get(), first_soft(vk_lib_get()) + index, "lavapipe", index);
@@ -47,15 +60,17 @@ static void soft_probe(int index, ob_dev_info *out)
 static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
 {
     const vk_dev *d = (const vk_dev *)dev;
-    fill_info(out, d->lib, d->index, dev->api->kind, d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
-    if (d->disabled[0]) snprintf(out->reason, sizeof out->reason, "switched off: %.200s", d->disabled);
+    fill_info(out, d->lib, d->index, dev->api->kind,
+              d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
+    if (d->disabled[0])
+        snprintf(out->reason, sizeof out->reason, "switched off: %.200s", d->disabled);
     if (d->lost) {
         out->available = false;
         snprintf(out->reason, sizeof out->reason, "the device was lost");
     }
 }
 
-/* --- open and close ------------------------------------------------------------------------------ */
+/* --- open and close --------------------------------------------------------------------------- */
 
 /* VK_KHR_cooperative_matrix's features, for headers that lack them. */
 typedef struct coopmat_features {
@@ -70,36 +85,52 @@ static VkResult create_device(vk_dev *d)
     const vk_phys *p = d->phys;
     static const char *const names[] = {"VK_KHR_cooperative_matrix"};
     const bool cm = p->coopmat.f16_16x16x16;
-    coopmat_features matrices = {.sType = (VkStructureType)STYPE_COOPMAT_FEATURES, .cooperativeMatrix = VK_TRUE};
-    VkPhysicalDeviceVulkan13Features f13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
-                                            .pNext = cm ? &matrices : NULL, .synchronization2 = VK_TRUE, .maintenance4 = VK_TRUE,
-                                            .subgroupSizeControl = p->full_subgroups,
-                                            .computeFullSubgroups = p->full_subgroups,
-                                            .shaderIntegerDotProduct = p->int_dot};
-    VkPhysicalDeviceVulkan12Features f12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                            .pNext = &f13, .bufferDeviceAddress = VK_TRUE, .scalarBlockLayout = VK_TRUE,
-                                            .timelineSemaphore = VK_TRUE, .shaderFloat16 = p->f16,
-                                            .shaderInt8 = p->int8, .vulkanMemoryModel = p->memory_model,
-                                            .vulkanMemoryModelDeviceScope = p->memory_model};
-    VkPhysicalDeviceVulkan11Features f11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
-                                            .pNext = &f12, .storageBuffer16BitAccess = VK_TRUE};
-    const VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
+    coopmat_features matrices = {.sType = (VkStructureType)STYPE_COOPMAT_FEATURES,
+                                 .cooperativeMatrix = VK_TRUE};
+    VkPhysicalDeviceVulkan13Features f13 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
+        .pNext = cm ? &matrices : NULL,
+        .synchronization2 = VK_TRUE,
+        .maintenance4 = VK_TRUE,
+        .subgroupSizeControl = p->full_subgroups,
+        .computeFullSubgroups = p->full_subgroups,
+        .shaderIntegerDotProduct = p->int_dot};
+    VkPhysicalDeviceVulkan12Features f12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .pNext = &f13,
+        .bufferDeviceAddress = VK_TRUE,
+        .scalarBlockLayout = VK_TRUE,
+        .timelineSemaphore = VK_TRUE,
+        .shaderFloat16 = p->f16,
+        .shaderInt8 = p->int8,
+        .vulkanMemoryModel = p->memory_model,
+        .vulkanMemoryModelDeviceScope = p->memory_model};
+    VkPhysicalDeviceVulkan11Features f11 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+        .pNext = &f12,
+        .storageBuffer16BitAccess = VK_TRUE};
+    const VkPhysicalDeviceFeatures2 features = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
     static const float priority = 1;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                           .queueFamilyIndex = p->queue_family, .queueCount = 1,
+                                           .queueFamilyIndex = p->queue_family,
+                                           .queueCount = 1,
                                            .pQueuePriorities = &priority};
-    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, .pNext = &features,
-                                     .queueCreateInfoCount = 1, .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = cm ? 1 : 0, .ppEnabledExtensionNames = names};
+    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                     .pNext = &features,
+                                     .queueCreateInfoCount = 1,
+                                     .pQueueCreateInfos = &queue,
+                                     .enabledExtensionCount = cm ? 1 : 0,
+                                     .ppEnabledExtensionNames = names};
     return d->lib->CreateDevice(p->handle, &info, NULL, &d->handle);
 }
 
 static ob_status load_functions(vk_dev *d, ob_err *err)
 {
     PFN_vkVoidFunction f;
-#define X(name)                                                                                   \
-    f = d->lib->GetDeviceProcAddr(d->handle, "vk" #name);                                         \
-    memcpy(&d->name, &f, sizeof f);                                                               \
+#define X(name) \
+    f = d->lib->GetDeviceProcAddr(d->handle, "vk" #name); \
+    memcpy(&d->name, &f, sizeof f); \
     if (!f) return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: the driver has no vk" #name);
     VK_DEVICE_FNS(X)
 #undef X
@@ -111,7 +142,8 @@ static ob_status make_queue(vk_dev *d, ob_err *err)
     d->GetDeviceQueue(d->handle, d->phys->queue_family, 0, &d->queue);
     const VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                             .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
-    const VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    const VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
+                                       .pNext = &type};
     VkResult r = d->CreateSemaphore(d->handle, &sem, NULL, &d->timeline);
     if (r != VK_SUCCESS) return vk_error(d, r, "making the timeline", err);
     const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
@@ -142,19 +174,27 @@ static uint32_t choose_subgroup(const vk_phys *p)
     return OB_MAX(p->subgroup_min, OB_MIN(32u, p->subgroup_max));
 }
 
-/* OB_VK_DISABLE=subgroup,int8,coopmat: go without these kernels, for tests and for broken drivers. */
+/* OB_VK_DISABLE=subgroup,int8,coopmat: go without these kernels, for tests and for broken drivers.
+ */
 static unsigned disabled_by_hand(ob_err *err, ob_status *s)
 {
-    static const struct { const char *name; unsigned bit; } k_names[] = {
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } k_names[] = {
         {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT}};
     const char *p = getenv("OB_VK_DISABLE");
     unsigned off = 0;
     for (size_t n; p && *p; p += n + (p[n] == ',')) {
         n = strcspn(p, ",");
         size_t i = 0;
-        while (i < OB_COUNT(k_names) && (strlen(k_names[i].name) != n || strncmp(k_names[i].name, p, n) != 0)) i++;
+        while (i < OB_COUNT(k_names) &&
+               (strlen(k_names[i].name) != n || strncmp(k_names[i].name, p, n) != 0))
+            i++;
         if (i == OB_COUNT(k_names)) {
-            *s = ob_err_set(err, OB_E_INVALID, "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat", (int)n, p);
+            *s =
+                ob_err_set(err, OB_E_INVALID,
+                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat", (int)n, p);
             return 0;
         }
         off |= k_names[i].bit;
@@ -162,7 +202,8 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
     return off;
 }
 
-static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_options *opt, ob_dev **out, ob_err *err)
+static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_options *opt,
+                             ob_dev **out, ob_err *err)
 {
     ob_status s = OB_OK;
     const vk_lib *lib = vk_lib_get();
@@ -171,7 +212,8 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
         return ob_err_set(err, OB_E_NOT_FOUND, "no Vulkan device %d: %s", index,
                           lib->missing[0] ? lib->missing : "there are fewer");
     const vk_phys *p = &lib->phys[index];
-    if (p->missing[0]) return ob_err_set(err, OB_E_UNSUPPORTED, "%s: the driver lacks %s", p->name, p->missing);
+    if (p->missing[0])
+        return ob_err_set(err, OB_E_UNSUPPORTED, "%s: the driver lacks %s", p->name, p->missing);
     vk_dev *d = ob_calloc(1, sizeof *d);
     if (!d) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the vulkan device");
     d->base.api = api;
@@ -190,9 +232,11 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     OB_GOTO(make_queue(d, err));
     OB_GOTO(vk_stage_init(d, err));
     OB_GOTO(vk_kernels_init(d, err));
-    if (p->subgroup_add && p->full_subgroups && p->subgroup_max && d->sg >= 4 && d->sg <= 64) d->fast |= VK_FAST_SUBGROUP;
+    if (p->subgroup_add && p->full_subgroups && p->subgroup_max && d->sg >= 4 && d->sg <= 64)
+        d->fast |= VK_FAST_SUBGROUP;
     if (!d->exact && p->int_dot) d->fast |= VK_FAST_INT8;
-    if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32) d->fast |= VK_FAST_COOPMAT;
+    if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32)
+        d->fast |= VK_FAST_COOPMAT;
     d->fast &= ~disabled_by_hand(err, &s);
     if (s == OB_OK) *out = &d->base;
 out:
@@ -209,9 +253,10 @@ static ob_status soft_open(int index, const ob_dev_options *opt, ob_dev **out, o
     return open_device(&ob_dev_lavapipe, first_soft(vk_lib_get()) + index, opt, out, err);
 }
 
-/* --- buffers ------------------------------------------------------------------------------------- */
+/* --- buffers ---------------------------------------------------------------------------------- */
 
-static ob_status buffer_new(ob_dev *dev, uint64_t n_bytes, unsigned flags, ob_dev_buf **out, ob_err *err)
+static ob_status buffer_new(ob_dev *dev, uint64_t n_bytes, unsigned flags, ob_dev_buf **out,
+                            ob_err *err)
 {
     vk_dev *d = vk_of(dev);
     ob_status s = OB_OK;
@@ -241,24 +286,27 @@ static void buffer_free(ob_dev *dev, ob_dev_buf *b)
 static ob_status check_range(const ob_dev_buf *b, uint64_t off, uint64_t n, ob_err *err)
 {
     if (off <= b->n_bytes && n <= b->n_bytes - off) return OB_OK;
-    return ob_err_set(err, OB_E_INVALID, "bytes %llu..+%llu are outside a buffer of %llu", (unsigned long long)off,
-                      (unsigned long long)n, (unsigned long long)b->n_bytes);
+    return ob_err_set(err, OB_E_INVALID, "bytes %llu..+%llu are outside a buffer of %llu",
+                      (unsigned long long)off, (unsigned long long)n,
+                      (unsigned long long)b->n_bytes);
 }
 
-static ob_status buffer_write(ob_dev *dev, ob_dev_buf *b, uint64_t off, const void *src, uint64_t n, ob_err *err)
+static ob_status buffer_write(ob_dev *dev, ob_dev_buf *b, uint64_t off, const void *src, uint64_t n,
+                              ob_err *err)
 {
     OB_TRY(check_range(b, off, n, err));
     return vk_upload(vk_of(dev), &b->mem, off, src, n, err);
 }
 
-static ob_status buffer_read(ob_dev *dev, ob_dev_buf *b, uint64_t off, void *dst, uint64_t n, ob_err *err)
+static ob_status buffer_read(ob_dev *dev, ob_dev_buf *b, uint64_t off, void *dst, uint64_t n,
+                             ob_err *err)
 {
     OB_TRY(check_range(b, off, n, err));
     return vk_download(vk_of(dev), &b->mem, off, dst, n, err);
 }
 
-static ob_status buffer_copy(ob_dev *dev, ob_dev_buf *dst, uint64_t dst_off, ob_dev_buf *src, uint64_t src_off,
-                             uint64_t n, ob_err *err)
+static ob_status buffer_copy(ob_dev *dev, ob_dev_buf *dst, uint64_t dst_off, ob_dev_buf *src,
+                             uint64_t src_off, uint64_t n, ob_err *err)
 {
     OB_TRY(check_range(dst, dst_off, n, err));
     OB_TRY(check_range(src, src_off, n, err));
@@ -278,17 +326,23 @@ static void *buffer_map(ob_dev *dev, ob_dev_buf *b)
     return NULL;
 }
 
-/* --- tables -------------------------------------------------------------------------------------- */
+/* --- tables ----------------------------------------------------------------------------------- */
 
-#define SHARED_FUNCTIONS                                                                          \
-    .close = vulkan_close, .describe = vulkan_describe, .buffer_new = buffer_new, .buffer_free = buffer_free, \
-    .buffer_write = buffer_write, .buffer_read = buffer_read, .buffer_copy = buffer_copy,         \
-    .buffer_zero = buffer_zero, .buffer_map = buffer_map, .supports = vk_supports,                \
-    .weight_new = vk_weight_new, .weight_free = vk_weight_free, .plan_new = vk_plan_new,          \
-    .plan_free = vk_plan_free, .submit = vk_submit, .wait = vk_wait, .read_output = vk_read_output, \
-    .profile = vk_profile_read
+#define SHARED_FUNCTIONS \
+    .close = vulkan_close, .describe = vulkan_describe, .buffer_new = buffer_new, \
+    .buffer_free = buffer_free, .buffer_write = buffer_write, .buffer_read = buffer_read, \
+    .buffer_copy = buffer_copy, .buffer_zero = buffer_zero, .buffer_map = buffer_map, \
+    .supports = vk_supports, .weight_new = vk_weight_new, .weight_free = vk_weight_free, \
+    .plan_new = vk_plan_new, .plan_free = vk_plan_free, .submit = vk_submit, .wait = vk_wait, \
+    .read_output = vk_read_output, .profile = vk_profile_read
 
-const ob_dev_api ob_dev_vulkan = {
-    .kind = "vulkan", .count = vulkan_count, .probe = vulkan_probe, .open = vulkan_open, SHARED_FUNCTIONS};
-const ob_dev_api ob_dev_lavapipe = {
-    .kind = "lavapipe", .count = soft_count, .probe = soft_probe, .open = soft_open, SHARED_FUNCTIONS};
+const ob_dev_api ob_dev_vulkan = {.kind = "vulkan",
+                                  .count = vulkan_count,
+                                  .probe = vulkan_probe,
+                                  .open = vulkan_open,
+                                  SHARED_FUNCTIONS};
+const ob_dev_api ob_dev_lavapipe = {.kind = "lavapipe",
+                                    .count = soft_count,
+                                    .probe = soft_probe,
+                                    .open = soft_open,
+                                    SHARED_FUNCTIONS};
