@@ -1,6 +1,7 @@
 /* 1bit chat: a conversation on the terminal, with history, multi-line input and /commands. */
 #include <errno.h>
 #include <histedit.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,7 +33,7 @@ static const char k_help[] =
     "  /stats           speed of the last reply\n"
     "  /exit            leave (Ctrl-D does as well)\n"
     "A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of several lines.\n"
-    "Ctrl-C stops a reply.\n";
+    "Ctrl-C stops a reply, or empties the line. Lines are kept in $XDG_STATE_HOME/1bit/chat_history.\n";
 
 /* ------------------------------------------------------------------ input */
 
@@ -69,20 +70,22 @@ static void open_history(chat *c)
 static void open_terminal(chat *c)
 {
     if (!isatty(STDIN_FILENO)) return;
+    /* The line editor drops what is no character of the locale; text here is UTF-8 in any case. */
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     c->el = el_init("1bit", stdin, stdout, stderr);
     if (!c->el) return;
     el_set(c->el, EL_CLIENTDATA, c);
     el_set(c->el, EL_PROMPT, show_prompt);
     el_set(c->el, EL_EDITOR, "emacs");
-    el_set(c->el, EL_SIGNAL, 1);
+    /* While a line is edited Ctrl-C is a key: it empties the line. While a reply comes, it is a signal. */
+    el_set(c->el, EL_SETTY, "-d", "-isig", NULL);
+    el_set(c->el, EL_BIND, "^C", "em-kill-line", NULL);
     open_history(c);
     el_source(c->el, NULL); /* the user's own key bindings */
 }
 
 static void close_terminal(chat *c)
 {
-    HistEvent ev;
-    if (c->history && c->history_path[0]) history(c->history, &ev, H_SAVE, c->history_path);
     if (c->history) history_end(c->history);
     if (c->el) el_end(c->el);
 }
@@ -131,7 +134,10 @@ static bool read_input(chat *c, ob_buf *b)
         b->len -= 6;
         b->data[b->len] = 0;
     }
-    if (c->history && b->len) history(c->history, &ev, H_ENTER, ob_buf_str(b));
+    if (c->history && b->len) {
+        history(c->history, &ev, H_ENTER, ob_buf_str(b));
+        if (c->history_path[0]) history(c->history, &ev, H_SAVE, c->history_path);
+    }
     return true;
 }
 
@@ -182,7 +188,8 @@ static void reply(chat *c)
         add_message(c, "assistant", ob_buf_str(&r.text), r.text.len);
     } else {
         fprintf(stderr, "1bit chat: %s\n", err.text);
-        if (s == OB_E_CONTEXT_LENGTH) fprintf(stderr, "1bit chat: /clear begins a new conversation\n");
+        if (s == OB_E_CONTEXT_LENGTH)
+            fprintf(stderr, "1bit chat: /undo takes the last question back, /clear begins a new conversation\n");
         drop_last(c, "user");
     }
     fflush(stdout);
@@ -246,13 +253,17 @@ static void command(chat *c, char *line)
 #define IS(name) (n == sizeof(name) - 1 && !memcmp(line, name, n))
     if (IS("/exit") || IS("/quit") || IS("/bye")) c->quit = true;
     else if (IS("/help") || IS("/?")) fputs(k_help, stdout);
-    else if (IS("/clear")) clear(c);
+    else if (IS("/clear")) {
+        clear(c);
+        printf("the conversation begins anew\n");
+    }
     else if (IS("/system")) set_system(c, arg);
     else if (IS("/save")) save(c, arg);
     else if (IS("/load")) load(c, arg);
     else if (IS("/undo")) {
-        drop_last(c, "assistant");
-        drop_last(c, "user");
+        bool any = drop_last(c, "assistant");
+        any |= drop_last(c, "user");
+        printf(any ? "the last question and its reply are gone\n" : "there is nothing to undo\n");
     } else if (IS("/regen")) {
         if (drop_last(c, "assistant")) reply(c);
         else fprintf(stderr, "1bit chat: there is no reply to make again\n");

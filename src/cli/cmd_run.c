@@ -6,10 +6,12 @@
 #include "base/limits.h"
 #include "cli/talk.h"
 
-/* -p, then --file, then the words of the command line, then standard input when it is no terminal. */
+/* -p, --file, or the words of the command line; without them, standard input when it is no terminal. */
 static ob_status read_prompt(const ob_args *a, ob_buf *b, ob_err *err)
 {
     const char *text = ob_cli_str(a, OB_OPT_PROMPT), *path = ob_cli_str(a, OB_OPT_FILE);
+    if ((text != NULL) + (path != NULL) + (a->n_pos > 0) > 1)
+        return ob_err_set(err, OB_E_INVALID, "more than one prompt: give one of --prompt, --file and TEXT");
     if (text) {
         ob_buf_adds(b, text);
     } else if (path) {
@@ -74,7 +76,12 @@ int ob_cmd_run(const ob_args *a)
     ob_buf_init(&text, OB_MAX_TOK_TEXT_BYTES);
     ob_buf_init(&prompt, OB_MAX_RENDER_BYTES);
     ob_buf_init(&out, OB_MAX_RENDER_BYTES);
-    OB_GOTO(read_prompt(a, &text, &err));
+    s = read_prompt(a, &text, &err);
+    if (s == OB_E_INVALID) {
+        ob_buf_deinit(&text);
+        return ob_cli_usage_error(a->cmd_name, "%s", err.text);
+    }
+    if (s != OB_OK) goto out;
     OB_GOTO(ob_talk_init(&t, a, &err));
     /* A model without a template of its own is a base model: it continues the text. */
     bool raw = ob_cli_flag(a, OB_OPT_RAW) || !t.own_template;
@@ -86,6 +93,10 @@ int ob_cmd_run(const ob_args *a)
     if (raw) ob_buf_add(&prompt, ob_buf_str(&text), text.len);
     else OB_GOTO(chat_prompt(&t, a, &text, &prompt, &err));
     OB_GOTO(ob_talk_generate(&t, &prompt, !json, &r, &err));
+    if (r.output_errno) {
+        s = ob_err_set_errno(&err, OB_E_IO, r.output_errno, "cannot write to standard output");
+        goto out;
+    }
     if (json) write_json(&out, &t, &r);
     else ob_buf_adds(&out, "\n");
     if (!json && !ob_cli_flag(a, OB_OPT_QUIET) && isatty(STDERR_FILENO)) {
@@ -95,7 +106,11 @@ int ob_cmd_run(const ob_args *a)
         fprintf(stderr, "\n[%s]", speed);
     }
 out:;
-    int rc = s == OB_OK ? ob_cli_print(a, &out) : ob_cli_fail(a, &err);
+    int rc;
+    if (s == OB_OK) rc = ob_cli_print(a, &out);
+    else if (r.output_errno == EPIPE) rc = OB_EXIT_FAILED; /* who reads has gone: nothing to say */
+    else rc = ob_cli_fail(a, &err);
+    if (s == OB_OK && r.finish == OB_FINISH_CANCELLED) rc = 130; /* as a shell names SIGINT */
     ob_talk_deinit(&t);
     ob_buf_deinit(&r.text);
     ob_buf_deinit(&text);

@@ -1,5 +1,6 @@
 #include "cli/talk.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -118,8 +119,10 @@ static void on_event(void *arg, const ob_event *ev)
     pthread_mutex_lock(&w->lock);
     ob_buf_add(&w->r->text, ev->text, ev->text_len);
     if (w->echo && ev->text_len) {
-        fwrite(ev->text, 1, ev->text_len, stdout);
-        fflush(stdout);
+        if (fwrite(ev->text, 1, ev->text_len, stdout) != ev->text_len || fflush(stdout) != 0) {
+            w->r->output_errno = errno ? errno : EIO;
+            w->echo = false;
+        }
     }
     if (ev->done) {
         w->done = true;
@@ -144,7 +147,7 @@ static void wait_done(wait *w, ob_request *r)
             t.tv_sec++;
         }
         pthread_cond_timedwait(&w->changed, &w->lock, &t);
-        if (g_interrupted && !w->done) {
+        if ((g_interrupted || w->r->output_errno) && !w->done) {
             pthread_mutex_unlock(&w->lock);
             ob_request_cancel(r);
             pthread_mutex_lock(&w->lock);

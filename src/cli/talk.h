@@ -20,6 +20,7 @@ typedef struct ob_talk_result {
     ob_buf text;         /* all of the reply */
     ob_finish finish;
     ob_timings timings;
+    int output_errno;    /* not 0: stdout could not be written, and the reply was stopped */
 } ob_talk_result;
 
 /* Load the model and read the sampling options. deinit is fine after a failure. */
