@@ -276,6 +276,12 @@ static void command(chat *c, char *line)
 #undef IS
 }
 
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 int ob_cmd_chat(const ob_args *a)
 {
     ob_err err;
@@ -291,8 +297,7 @@ int ob_cmd_chat(const ob_args *a)
     }
     open_terminal(&c);
     if (c.el && !ob_cli_flag(a, OB_OPT_QUIET))
-        printf("%s on %s. /help lists commands, Ctrl-D leaves.\n%s",
-               c.talk.info.name[0] ? c.talk.info.name : c.talk.info.arch, c.talk.info.device.name,
+        printf("%s\non %s. /help lists commands, Ctrl-D leaves.\n%s", file_name(c.talk.load.path), c.talk.info.device.name,
                c.talk.own_template ? "" : "This model has no chat template of its own; ChatML stands in.\n");
     while (!c.quit && read_input(&c, &input)) {
         if (input.len == 0) continue;
