@@ -488,8 +488,7 @@ def resume(out, package, parts, stretches, src):
     """Numbers of the stretches that an earlier run wrote and that read back right."""
     facts = repr([src, STRETCH, [(p.size, p.id) for p in parts]]).encode()
     line = "gguf_to_1bp 1 " + digest([facts, package.head]) + "\n"
-    done = set()
-    sure = all(p.id for p in parts)
+    done = {}  # number: digest
     try:
         with open(out.log_path, encoding="ascii", errors="replace") as f:
             lines = f.readlines() if f.readline() == line else []
@@ -503,13 +502,15 @@ def resume(out, package, parts, stretches, src):
         part, start, end, runs = stretches[i]
         if digest(os.pread(out.fd, n, to) for _, to, n in runs) != m.group(2):
             continue
-        if not sure:  # no ETag says that it is still the same file: fetch one stretch again
-            data = bytearray()
-            parts[part].read(data, start, end - start)
-            if digest(data[at:at + n] for at, _, n in runs) != m.group(2):
-                break
-            sure = True
-        done.add(i)
+        done[i] = m.group(2)
+    if done and not all(p.id for p in parts):
+        # No ETag says that it is still the same file: the largest stretch is fetched again.
+        i = max(done, key=lambda i: stretches[i][2] - stretches[i][1])
+        part, start, end, runs = stretches[i]
+        data = bytearray()
+        parts[part].read(data, start, end - start)
+        if digest(data[at:at + n] for at, _, n in runs) != done[i]:
+            done = {}
     out.begin(package, bool(done))
     out.log = open(out.log_path, "a" if done else "w", encoding="ascii")
     out.log.write("\n" if done else line)

@@ -363,7 +363,10 @@ def test_serve_gives_the_same_text(twin, model, serve):
     assert a["usage"]["completion_tokens"] == b["usage"]["completion_tokens"]
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
+DECODERS = [p for p in GOLDEN if "bert" not in p.stem and p.stem != "laya"]  # encoders have no logits
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=lambda p: p.stem)
 def test_same_logits(path, tmp_path):
     ids, dst = tmp_path / "ids.txt", tmp_path / "m.1bp"
     ids.write_text("1 5 9 200 31 7 7 100")
@@ -377,7 +380,7 @@ def test_same_logits(path, tmp_path):
             pytest.skip(f"no logits of {path.name}: {done.stderr.strip()}")
         assert done.returncode == 0, done.stderr
         arrays.append(np.load(out))
-    assert np.array_equal(arrays[0], arrays[1])
+    assert arrays[0].shape == arrays[1].shape and arrays[0].tobytes() == arrays[1].tobytes()
 
 
 # ---- conversion from a server (row B3) -----------------------------------------------------------
@@ -631,10 +634,9 @@ def test_kill_and_resume(writer, etag, hub, remote, tmp_path):
     hub.convert(dst, writer)
     assert dst.read_bytes() == remote[1]
     assert os.listdir(tmp_path) == ["m.1bp"]
-    # a stretch of 8 MiB, at least, was not fetched again; without an ETag one was, to compare (the
-    # first in the log, which may be the small one)
+    # a stretch of 8 MiB, at least, was not fetched again; without an ETag one was, to compare
     again = (1 << 20) + (0 if etag else 8 << 20)
-    assert hub.sent <= len(remote[0]) - (8 << 20) + again + 100_000
+    assert hub.sent <= len(remote[0]) - (8 << 20) + again + 200_000
     assert len(hub.requests) > before
 
 
@@ -642,7 +644,8 @@ def test_kill_and_resume(writer, etag, hub, remote, tmp_path):
 @pytest.mark.parametrize("writer", WRITERS)
 def test_resume_after_the_file_changed(writer, etag, hub, remote, tmp_path):
     """The new file has the same size, names and metadata, but other weights."""
-    new = remote[0][:-20_000_000] + bytes(20_000_000)
+    n = 25_000_000 // 128 * 128  # all of the large tensor
+    new = remote[0][:-n] + bytes(n)
     (tmp_path / "new.gguf").write_bytes(new)
     convert(tmp_path / "new.gguf", tmp_path / "new.1bp")
     hub.files[ROUTE] = remote[0]
