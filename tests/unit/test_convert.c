@@ -93,7 +93,7 @@ static void test_types_and_bytes(void **state)
     (void)state;
     ob_err e = {0};
     ob_quantize_result r;
-    static uint8_t want[N_EXPERT * N * K];
+    static uint8_t want[N_EXPERT * N * K * sizeof(float)];
     write_source(k_names, 7);
     const char *rules[] = {"attn_q\\.=q5_0", "attn=q8_0"};
     ob_quantize_params p = {.type = "q4_K", .rules = rules, .n_rules = 2, .n_threads = 3};
