@@ -97,8 +97,8 @@ function(kernel name source)
   set(vk_rows "${vk_rows}    {\"${name}\", vk_code_${name}, sizeof vk_code_${name}},\n" PARENT_SCOPE)
 endfunction()
 
-foreach(k norm rope kv_write attn attn_merge linear_any quantise pool
-          gemm_sum to_f16 glu_form rope_kv)
+foreach(k norm norm_rows heads rope kv_write attn linear_any quantise pool
+          gemm_sum to_f16 glu_form)
   kernel(${k} ${k})
 endforeach()
 set(op 0)

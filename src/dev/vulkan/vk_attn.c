@@ -15,8 +15,9 @@ enum {
     MAX_HEADS = 16,
     ROPE_WG = 64,
     WRITE_WG = 64,
-    MERGE_WG = 128,
-    SPLIT_TOK = 16
+    HEADS_WG = 64,
+    SPLIT_TOK = 16,
+    SPLIT_HEADS = 4, /* few, for more workgroups; they read the same keys from the device's cache */
 };
 
 static ob_status no_memory(ob_err *err)
@@ -143,8 +144,7 @@ static cut cut_of(const vk_dev *d, const ob_attn_params *a, bool split)
     cut c = {0};
     /* the query, its scores, two reductions over a quarter of them, three numbers: see attn.comp */
     const uint32_t per_query = (uint32_t)(ob_div_up(a->k_dim, 8) * 32 + TILE * 4 + TILE * 2 + 12);
-    const uint32_t most =
-        OB_MIN((d->phys->max_shared_bytes - 1024) / per_query, (uint32_t)MAX_QUERIES);
+    const uint32_t most = OB_MIN((d->phys->max_shared_bytes - 3072) / per_query, (uint32_t)(split ? SPLIT_HEADS : MAX_QUERIES));
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
     for (uint32_t h = 1; h <= OB_MIN(group, OB_MIN(most, (uint32_t)MAX_HEADS)); h++)
         if (group % h == 0) c.hb = h;
@@ -162,7 +162,7 @@ bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a)
 
 uint32_t vk_attn_segment(int32_t max_ctx)
 {
-    return max_ctx <= 16384 ? 64 : max_ctx <= 32768 ? 128 : max_ctx <= 65536 ? 256 : 512;
+    return max_ctx <= 8192 ? 32 : max_ctx <= 16384 ? 64 : max_ctx <= 32768 ? 128 : max_ctx <= 65536 ? 256 : 512;
 }
 
 /* Few tokens: their caches are cut into segments so that the whole device has work. */
@@ -181,7 +181,13 @@ uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
     const ob_attn_params *a = &op->p.attn;
     if (!is_split(p)) return 0;
     return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) *
-           (uint64_t)(a->v_dim + 2) * 4;
+           (ob_align_up((uint64_t)a->v_dim, 4) + 4) * 4;
+}
+
+uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op)
+{
+    const cut c = cut_of(p->dev, &op->p.attn, true);
+    return is_split(p) ? (uint64_t)p->prog.max_tok * (uint64_t)(op->p.attn.n_head / (int32_t)c.hb) * 4 : 0;
 }
 
 /* The planes of a cache; a cache whose values lie inside its keys has one. */
@@ -240,34 +246,16 @@ static ob_status indirect_of(ob_dev_plan *p, uint32_t y, uint32_t seg, int32_t *
     return OB_OK;
 }
 
-static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
+/* Parts of a split attention, the counters of its finished segments. */
+static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    const ob_attn_params *a = &op->p.attn;
-    uint32_t cols = 8, wg = MERGE_WG;
-    while (cols * 4 < (uint32_t)a->v_dim) cols *= 2;
-    wg = OB_MAX(wg, cols);
-    const vk_form form = a->v_dim % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
-    const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "attn_merge", 11,
-                         (uint32_t[]){wg, (uint32_t)a->v_dim, cols, 0, 0, 0, 0, 0, 0, 0, form},
-                         &pipe, err));
-    vk_dispatch *s = vk_add(p, pipe, i);
-    if (!s) return no_memory(err);
-    vk_reads(s, p->work.addr + p->part_off, vk_attn_scratch(p, op));
-    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
-    s->push.a[1] = p->work.addr + p->part_off;
-    s->push.a[2] = vk_value(p, op->out[0]);
-    s->push.a[3] = p->params.addr + p->info_off;
-    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, 4);
-    s->push.u[0] = (uint32_t)a->n_head;
-    s->push.u[1] = (uint32_t)a->window;
-    s->push.u[2] = a->causal;
-    s->push.u[3] = vk_attn_segment(p->max_ctx);
-    s->push.u[4] = n_segments(p);
-    s->grid[0] = (uint32_t)a->n_head;
-    s->grid[1] = (uint32_t)p->prog.max_tok;
-    return OB_OK;
+    const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
+    vk_writes(s, part, vk_attn_scratch(p, op));
+    vk_writes(s, count, vk_attn_counters(p, op));
+    s->push.a[7] = part;
+    vk_push_addr(&s->push, 10, count);
+    return indirect_of(p, s->grid[1], vk_attn_segment(p->max_ctx), &s->indirect, err);
 }
 
 /* Attention over what is in the cache by then. */
@@ -282,21 +270,21 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "attn", 11,
-                         (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb,
-                                      c.bt, p->k_type, own_values ? p->v_type : p->k_type, split,
-                                      c.dt, (uint32_t)(own_values ? a->v_dim : a->k_dim)},
+    const vk_form form = split && a->v_dim % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    OB_TRY(vk_kernel_get(p->dev, "attn", 12,
+                         (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
+                                      own_values ? p->v_type : p->k_type, split, c.dt, form,
+                                      (uint32_t)(own_values ? a->v_dim : a->k_dim)},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
     for (int k = 0; k < 2; k++) vk_reads(s, planes[k]->addr, planes[k]->size);
-    const VkDeviceAddress to = split ? p->work.addr + p->part_off : vk_value(p, op->out[0]);
-    vk_writes(s, to, split ? vk_attn_scratch(p, op) : vk_value_bytes(p, op->out[0]));
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
     s->push.a[1] = vk_value(p, op->in[0]);
     s->push.a[2] = planes[0]->addr;
     s->push.a[3] = planes[1]->addr;
-    s->push.a[4] = to;
+    s->push.a[4] = vk_value(p, op->out[0]);
     s->push.a[5] = p->params.addr + p->info_off;
     s->push.a[6] = p->params.addr + p->table_off;
     const uint32_t words[] = {(uint32_t)a->n_head_kv,
@@ -311,9 +299,8 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     memcpy(s->push.u, words, sizeof words);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, c.bt);
     s->grid[1] = y;
-    if (!split) return OB_OK;
-    OB_TRY(indirect_of(p, y, words[5], &s->indirect, err));
-    return add_merge(p, i, err);
+    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, &s->push.u[12]);
+    return split ? add_split(p, i, s, err) : OB_OK;
 }
 
 ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -322,78 +309,107 @@ ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
     return add_attention(p, i, err);
 }
 
-/* --- both ropes and the write in one ---------------------------------------------------------- */
+/* --- from the products to the cache in one ------------------------------------------------------- */
 
-static bool read_after(const ob_dev_plan *p, ob_val v, int32_t i)
+/* Ops [first, attn): [norm q, norm k,] rope q, rope k, attention. */
+typedef struct heads {
+    const ob_op *norm[2], *rope[2], *attn;
+    ob_val in[2]; /* queries and keys as they come from their products */
+    int32_t n_ops;
+} heads;
+
+/* Nothing but ops of the pattern, which end with op `last`, reads v. */
+static bool is_inner(const ob_dev_plan *p, ob_val v, int32_t last)
 {
-    if (p->prog.vals[v].output) return true;
-    for (i++; i < p->prog.n_ops; i++) {
-        const ob_op *op = &p->prog.ops[i];
-        for (int k = 0; k < OB_OP_MAX_IN; k++)
-            if (op->in[k] == v) return true;
-        for (int k = 0; k < OB_OP_MAX_OUT; k++)
-            if (op->out[k] == v) return false;
+    return !p->prog.vals[v].output && p->prog.vals[v].last <= last;
+}
+
+/* Different values that share memory, because one is dead when the other is written op by op. */
+static bool collide(const ob_dev_plan *p, ob_val a, ob_val b)
+{
+    const uint64_t x = vk_value(p, a), y = vk_value(p, b);
+    return a != b && x < y + vk_value_bytes(p, b) && y < x + vk_value_bytes(p, a);
+}
+
+static bool same_rotation(const ob_op *a, const ob_op *b)
+{
+    return a->w[0] == b->w[0] && a->p.rope.pairing == b->p.rope.pairing && a->p.rope.head_dim == b->p.rope.head_dim &&
+           a->p.rope.rot_off == b->p.rope.rot_off && same_rope(&a->p.rope, &b->p.rope);
+}
+
+static bool match_heads(const ob_dev_plan *p, int32_t i, heads *h)
+{
+    const ob_op *op = &p->prog.ops[i];
+    *h = (heads){.n_ops = op->kind == OB_OP_RMS_NORM ? 5 : 3};
+    if (i + h->n_ops > p->prog.n_ops) return false;
+    if (h->n_ops == 5)
+        for (int k = 0; k < 2; k++) h->norm[k] = op++;
+    for (int k = 0; k < 2; k++) h->rope[k] = op++;
+    h->attn = op;
+    const int32_t last = i + h->n_ops - 1, dim = h->attn->p.attn.k_dim;
+    if (h->attn->kind != OB_OP_ATTENTION || h->attn->in[2] == OB_NONE) return false;
+    for (int k = 0; k < 2; k++) {
+        const ob_op *rope = h->rope[k], *norm = h->norm[k];
+        if (rope->kind != OB_OP_ROPE || rope->p.rope.head_dim != dim || rope->out[0] != h->attn->in[k]) return false;
+        h->in[k] = rope->in[0];
+        if (!is_inner(p, rope->out[0], last)) return false;
+        if (!norm) continue;
+        if (norm->kind != OB_OP_RMS_NORM || norm->p.norm.group != dim || norm->w[0] == OB_NONE || norm->out[0] != rope->in[0] ||
+            norm->p.norm.eps != h->norm[0]->p.norm.eps || !is_inner(p, norm->out[0], last))
+            return false;
+        h->in[k] = norm->in[0];
     }
-    return false;
+    const ob_val in[3] = {h->in[0], h->in[1], h->attn->in[2]};
+    for (int k = 0; k < 3; k++)
+        if (collide(p, h->attn->in[0], in[k])) return false;
+    return same_rotation(h->rope[0], h->rope[1]);
 }
 
-static bool plain_type(ob_type t)
+static ob_status add_heads(ob_dev_plan *p, int32_t i, const heads *h, ob_err *err)
 {
-    return t == OB_F32 || t == OB_F16;
-}
-
-bool vk_rope_fuses(const ob_dev_plan *p, int32_t i)
-{
-    if (i + 2 >= p->prog.n_ops) return false;
-    const ob_op *q = &p->prog.ops[i], *k = q + 1, *at = q + 2;
-    if (q->kind != OB_OP_ROPE || k->kind != OB_OP_ROPE || at->kind != OB_OP_ATTENTION) return false;
-    const ob_attn_params *a = &at->p.attn;
-    const ob_rope_params *r = &q->p.rope;
-    return at->in[0] == q->out[0] && at->in[1] == k->out[0] && at->in[2] != OB_NONE &&
-           at->in[2] != k->out[0] && q->in[0] == q->out[0] && k->in[0] == k->out[0] &&
-           plain_type(p->k_type) && plain_type(p->v_type) && same_rope(r, &k->p.rope) &&
-           r->pairing == k->p.rope.pairing && r->rot_off == k->p.rope.rot_off &&
-           r->head_dim == a->k_dim && k->p.rope.head_dim == a->k_dim && q->w[0] == k->w[0] &&
-           a->k_dim % 2 == 0 && a->v_dim % 2 == 0 && r->rot_off % 2 == 0 &&
-           !read_after(p, k->out[0], i + 2);
-}
-
-ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
-{
-    const ob_op *op = &p->prog.ops[i], *at = op + 2;
-    const ob_attn_params *a = &at->p.attn;
+    const ob_attn_params *a = &h->attn->p.attn;
+    const ob_rope_params *r = &h->rope[0]->p.rope;
+    const vk_mem *cache[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
+    const ob_val in[3] = {h->in[0], h->in[1], h->attn->in[2]}, q_out = h->attn->in[0];
     const vk_rope_table *t;
-    const vk_mem *planes[2];
     const vk_pipe *pipe;
-    planes_of(p, at, planes);
-    OB_TRY(table_of(p, op, &t, err));
-    OB_TRY(vk_kernel_get(
-        p->dev, "rope_kv", 4,
-        (uint32_t[]){ROPE_WG, p->k_type, p->v_type, op->p.rope.pairing == OB_ROPE_NEOX}, &pipe,
-        err));
+    OB_TRY(table_of(p, h->rope[0], &t, err));
+    OB_TRY(vk_kernel_get(p->dev, "heads", 12,
+                         (uint32_t[]){HEADS_WG, p->k_type, p->v_type, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
+                                      (uint32_t)r->n_rot, (uint32_t)r->rot_off, r->pairing == OB_ROPE_NEOX,
+                                      h->norm[0] != NULL, h->norm[1] != NULL, (uint32_t)a->n_head, (uint32_t)a->n_head_kv},
+                         &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     for (int k = 0; k < 3; k++) {
-        vk_reads(s, vk_value(p, at->in[k]), vk_value_bytes(p, at->in[k]));
-        s->push.a[1 + k] = vk_value(p, at->in[k]);
+        vk_reads(s, vk_value(p, in[k]), vk_value_bytes(p, in[k]));
+        s->push.a[1 + k] = vk_value(p, in[k]);
     }
-    vk_writes(s, vk_value(p, at->in[0]), vk_value_bytes(p, at->in[0]));
+    s->push.a[4] = vk_value(p, q_out);
+    vk_writes(s, vk_value(p, q_out), vk_value_bytes(p, q_out));
     for (int k = 0; k < 2; k++) {
-        vk_writes(s, planes[k]->addr, planes[k]->size);
-        s->push.a[4 + k] = planes[k]->addr;
+        if (h->norm[k]) s->push.a[5 + k] = p->weights[h->norm[k]->w[0]]->w;
+        vk_writes(s, cache[k]->addr, cache[k]->size);
     }
-    s->push.a[6] = p->params.addr + p->info_off;
-    s->push.a[7] = p->params.addr + p->table_off;
-    vk_push_addr(&s->push, 0, t->high);
-    vk_push_addr(&s->push, 2, t->low);
-    const uint32_t words[] = {
-        (uint32_t)a->n_head, (uint32_t)a->n_head_kv,     (uint32_t)a->k_dim,
-        (uint32_t)a->v_dim,  (uint32_t)op->p.rope.n_rot, (uint32_t)op->p.rope.rot_off,
-        (uint32_t)t->n_high, (uint32_t)p->page_tok,      (uint32_t)p->max_pages};
-    memcpy(&s->push.u[4], words, sizeof words);
-    s->grid[0] = (uint32_t)ob_div_up(
-        OB_MAX((int64_t)a->n_head * a->k_dim, (int64_t)a->n_head_kv * a->v_dim) / 2, ROPE_WG);
+    s->push.a[7] = cache[0]->addr;
+    const VkDeviceAddress more[] = {cache[1]->addr, t->high, t->low, p->params.addr + p->info_off,
+                                    p->params.addr + p->table_off};
+    for (int k = 0; k < 5; k++) vk_push_addr(&s->push, 2 * k, more[k]);
+    s->push.u[10] = (uint32_t)p->page_tok;
+    s->push.u[11] = (uint32_t)p->max_pages;
+    s->push.u[12] = (uint32_t)t->n_high;
+    s->push.u[13] = ob_f32_bits(h->norm[0] ? h->norm[0]->p.norm.eps : 0);
+    s->grid[0] = (uint32_t)(a->n_head + 2 * a->n_head_kv);
     s->grid[1] = (uint32_t)p->prog.max_tok;
-    s->grid[2] = 3;
-    return add_attention(p, i + 2, err);
+    return OB_OK;
+}
+
+ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
+{
+    heads h;
+    *n_ops = 0;
+    if (!match_heads(p, i, &h)) return OB_OK;
+    *n_ops = h.n_ops;
+    OB_TRY(add_heads(p, i, &h, err));
+    return add_attention(p, i + h.n_ops - 1, err);
 }

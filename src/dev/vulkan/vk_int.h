@@ -276,12 +276,13 @@ struct ob_dev_plan {
     const vk_mem **cache_k, **cache_v; /* [n_caches]; no values: NULL */
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
-    unsigned fast;     /* kernels this plan may use */
-    vk_mem work;       /* values, scratch */
-    uint64_t form_off; /* after the values: activations in the form the next product reads */
-    uint64_t part_off; /* after that: partial sums of products and attention */
-    ob_val form_of;    /* the value whose other form is there, or OB_NONE, while the list is made */
-    int form;          /* vk_form */
+    unsigned fast;          /* kernels this plan may use */
+    vk_mem work;            /* values, scratch */
+    uint64_t form_off;      /* after the values: activations in the form the next product reads */
+    uint64_t part_off;      /* after that: partial sums of products and attention */
+    uint64_t count_off;     /* after that: counters of split attention, 0 between steps */
+    ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
+    int form;               /* vk_form */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, out_off, table_off; /* in params */
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
@@ -328,17 +329,17 @@ uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at for
 uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* The form in which the next reader of value v after op i wants it. */
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
-/* Let producer `s` write value v in this form too: addresses at a[at] and a[at + 1]. */
-void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int at);
+/* Let producer `s` write value v in this form too: two addresses, from `at` in its push constants. */
+void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at);
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
-/* Ops i, i + 1 (rope) and i + 2 (attention) as one layer has them: true when one kernel can do both
- * ropes and the writing of the cache. */
-bool vk_rope_fuses(const ob_dev_plan *p, int32_t i);
-ob_status vk_rope_attn_add(ob_dev_plan *p, int32_t i, ob_err *err);
+/* Where op i begins what stands between a layer's products and the end of its attention ([norms,] ropes,
+ * attention), and one kernel can do all before the attention: adds these *n_ops ops. Else *n_ops is 0. */
+ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
+uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);
 

@@ -172,11 +172,11 @@ static VkDeviceAddress scales_at(const ob_dev_plan *p, ob_val v)
     return p->work.addr + p->form_off + ob_align_up(vk_value_bytes(p, v) / 4, 256);
 }
 
-void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, int at)
+void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at)
 {
     const VkDeviceAddress to = p->work.addr + p->form_off;
-    s->push.a[at] = to;
-    s->push.a[at + 1] = scales_at(p, v);
+    const VkDeviceAddress both[2] = {to, scales_at(p, v)};
+    memcpy(at, both, sizeof both);
     /* int8 and scales take 3/8 of the f32 bytes and a gap, f16 half. */
     vk_writes(s, to, vk_value_bytes(p, v) / 2 + 512);
     p->form_of = v;
@@ -200,7 +200,7 @@ static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
     if (!s) return no_memory(err);
     vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
     s->push.a[1] = vk_value(p, op->in[0]);
-    vk_write_form(p, s, op->in[0], form, 2);
+    vk_write_form(p, s, op->in[0], form, &s->push.a[2]);
     s->push.u[0] = x->rows;
     s->push.u[1] = (uint32_t)x->cols;
     s->grid[0] = (uint32_t)ob_div_up(x->cols / (form == VK_FORM_Q8 ? 32 : 8), QUANT_WG);

@@ -10,6 +10,7 @@
 
 enum {
     ROW_WG = 128,
+    NORM_FOURS = 4, /* times 4 values a thread */
     RESULT_BYTES = 64 << 20, /* outputs up to this are copied to the host by the plan itself */
 };
 
@@ -167,12 +168,46 @@ static ob_status add_pool(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
+/* Threads of a workgroup that holds a row of a norm in registers, 4 values at a time; 0: that does not fit. */
+static uint32_t row_threads(const ob_dev_plan *p, uint32_t cols)
+{
+    const vk_phys *f = p->dev->phys;
+    const uint32_t sg = p->dev->sg, most = OB_MIN(OB_MIN(1024u, f->max_invocations), sg * f->max_subgroups);
+    uint32_t wg = OB_MAX(32u, sg);
+    while (2 * wg <= most && wg * 4 < cols) wg *= 2;
+    return cols % 4 == 0 && wg <= most && cols <= wg * 4 * NORM_FOURS && (p->fast & VK_FAST_SUBGROUP) ? wg : 0;
+}
+
+/* RMS norm of whole rows. */
+static ob_status add_norm_rows(ob_dev_plan *p, int32_t i, uint32_t wg, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *x = &p->prog.vals[op->in[0]];
+    const vk_form form = x->cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "norm_rows", 11,
+                         (uint32_t[]){wg, (uint32_t)ob_div_up(x->cols, 4 * wg), op->w[0] != OB_NONE, p->dev->sg, 0, 0, 0, 0, 0, 0,
+                                      form},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 2);
+    if (op->w[0] != OB_NONE) s->push.a[3] = p->weights[op->w[0]]->w;
+    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, &s->push.a[4]);
+    s->push.u[0] = x->rows;
+    s->push.u[1] = (uint32_t)x->cols;
+    s->push.u[2] = bits(op->p.norm.eps);
+    s->grid[0] = (uint32_t)vk_max_rows(p, x->rows);
+    return OB_OK;
+}
+
 static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_value *x = &p->prog.vals[op->in[0]];
-    const uint32_t cols = (uint32_t)x->cols,
-                   group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
+    const uint32_t cols = (uint32_t)x->cols, group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
+    const uint32_t row_wg = op->kind == OB_OP_RMS_NORM && cols == group ? row_threads(p, cols) : 0;
+    if (row_wg) return add_norm_rows(p, i, row_wg, err);
     uint32_t wg = 32;
     while (wg < 512 && wg * 4 < group) wg *= 2;
     const vk_form form =
@@ -193,7 +228,7 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = group;
     s->push.u[3] = bits(op->p.norm.eps);
     s->grid[0] = cols / group;
-    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, 5);
+    if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, &s->push.a[5]);
     s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
     return OB_OK;
 }
@@ -241,7 +276,7 @@ static ob_status add_glu_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *e
     if (!s) return no_memory(err);
     rows_of(p, op, s, 1, 3);
     s->push.a[2] = vk_value(p, op->in[1]);
-    vk_write_form(p, s, op->out[0], form, 4);
+    vk_write_form(p, s, op->out[0], form, &s->push.a[4]);
     s->push.u[0] = y->rows;
     s->push.u[1] = (uint32_t)y->cols;
     s->push.u[2] = bits(op->p.glu.clamp);
@@ -322,12 +357,10 @@ static ob_status add_ops(ob_dev_plan *p, ob_err *err)
         /* What this op overwrites has no other form any more. */
         for (int k = 0; k < OB_OP_MAX_OUT; k++)
             if (op->out[k] != OB_NONE && op->out[k] == p->form_of) p->form_of = OB_NONE;
-        if (vk_rope_fuses(p, i)) {
-            OB_TRY(vk_rope_attn_add(p, i, err));
-            i += 2;
-        } else {
-            OB_TRY(add_op(p, i, err));
-        }
+        int32_t n_ops;
+        OB_TRY(vk_heads_add(p, i, &n_ops, err));
+        if (n_ops) i += n_ops - 1;
+        else OB_TRY(add_op(p, i, err));
     }
     return add_results(p, err);
 }
@@ -409,7 +442,7 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
 /* The workspace, with scratch behind the values; the parameters of a step. */
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
-    uint64_t form = 0, part = 0;
+    uint64_t form = 0, part = 0, count = 0;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         if (op->kind == OB_OP_LINEAR) {
@@ -417,11 +450,14 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             part = OB_MAX(part, vk_linear_parts(p, op));
         } else if (op->kind == OB_OP_ATTENTION) {
             part = OB_MAX(part, vk_attn_scratch(p, op));
+            count = OB_MAX(count, vk_attn_counters(p, op));
         }
     }
     p->form_off = ob_align_up(p->prog.workspace_bytes, 256);
     p->part_off = ob_align_up(p->form_off + form + 512, 256);
-    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->part_off + part, &p->work, err));
+    p->count_off = ob_align_up(p->part_off + part, 256);
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->count_off + count, &p->work, err));
+    if (count) OB_TRY(vk_zero(p->dev, &p->work, p->count_off, count, err));
     const uint64_t n_tok = (uint64_t)p->prog.max_tok;
     p->tok_off = ob_align_up(sizeof(vk_params), 64);
     p->pos_off = p->tok_off + n_tok * 4;

@@ -5,12 +5,14 @@
  * 32, so a query's result does not depend on its neighbours.
  *
  *   SPLIT 0: all that the queries see; writes the output
- *   SPLIT 1: one token, and of what it sees only segment z; writes a partial result (maximum, sum,
- *            weighted values) that attn_merge.comp puts together
+ *   SPLIT 1: one token, and of what it sees only segment z; writes a partial result (weighted values,
+ *            maximum, sum). The last workgroup of a token's heads to finish puts these together in order
+ *            of their segments
  *
  * What no query sees is never read. */
 #include "common.glsl"
 #include "cache.glsl"
+#include "form.glsl"
 
 layout(constant_id = 1) const uint KD = 64;
 layout(constant_id = 2) const uint VD = 64;
@@ -21,30 +23,43 @@ layout(constant_id = 6) const uint K_TYPE = T_F16;
 layout(constant_id = 7) const uint V_TYPE = T_F16;
 layout(constant_id = 8) const uint SPLIT = 0;
 layout(constant_id = 9) const uint DT = 64; /* threads across pairs of columns of V: a power of two */
-layout(constant_id = 10) const uint V_ROW = 64; /* columns of a row that holds a value: VD, or KD when it is a part of the key */
+layout(constant_id = 11) const uint V_ROW = 64; /* columns of a row that holds a value: VD, or KD when it is a part of the key */
+
+/* Written and read by different workgroups of one dispatch. */
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer C1 { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer C4 { vec4 v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Count { uint v[]; };
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
     F1 q;
     F1 kc, vc;
-    F1 y; /* output or partial results */
+    F1 y;
     TokInfo info;
     I1 table;
-    F1 unused;
+    C1 part; /* [token][head][segment][PART] */
     uint n_head_kv, page_tok, max_pages, window, causal, seg, n_seg;
     float scale, softcap;
+    uint pad;
+    Count done; /* [token][workgroup across heads]: segments finished; 0 between steps */
+    U1 fq; /* FORM, with SPLIT */
+    U2 fd;
 };
 
 const uint TILE = 32, QB = BT * HB, KD8 = (KD + 7) / 8, KD4 = 2 * KD8;
 const uint SG = WG / TILE, NQS = (QB + SG - 1) / SG;   /* scores: a thread a token, NQS queries */
 const uint QG = WG / DT, NQV = (QB + QG - 1) / QG;     /* values: a thread NE pairs of columns, NQV queries */
 const uint VP = (VD + 1) / 2, NE = (VP + DT - 1) / DT, T4 = TILE / 4;
+const uint VD4 = (VD + 3) / 4, PART = VD4 * 4 + 4;     /* a partial result: values, maximum, sum */
+const uint AHEAD = 8;                                  /* parts loaded before their values are used */
 
 shared vec4 sq[QB * KD4];
 shared vec4 ss[QB * T4]; /* scores, then weights */
 shared float red_max[QB * T4], red_sum[QB * T4];
 shared float s_max[QB], s_sum[QB], s_alpha[QB];
 shared uint s_row[TILE];
+shared float s_lane[WG];
+shared uint s_order;
 
 const float NEVER = -3.0e38;
 
@@ -170,15 +185,15 @@ void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
     barrier();
 }
 
-/* n queries tokens t.. of one sequence. */
-void attend(uint t, uint n, uint kvh, uint h0)
+/* n queries tokens t.. of one sequence; false: none of them sees any of this segment. */
+bool attend(uint t, uint n, uint kvh, uint h0)
 {
     uint tid = gl_LocalInvocationID.x, nq = n * HB;
     uvec4 first = info.v[t];
     uvec2 range = uvec2(seen_from(first.y, first.z).x, seen_from(first.y + n - 1u, first.z).y);
     if (SPLIT != 0u) {
         range = uvec2(max(range.x, gl_WorkGroupID.z * seg), min(range.y, (gl_WorkGroupID.z + 1u) * seg));
-        if (range.x >= range.y) return;
+        if (range.x >= range.y) return false;
     }
     vec2 o[NE * NQV];
     [[unroll]] for (uint i = 0; i < NE * NQV; i++) o[i] = vec2(0.0);
@@ -211,17 +226,96 @@ void attend(uint t, uint n, uint kvh, uint h0)
         uint i = tid / DT + QG * k;
         if (i >= nq) continue;
         uint head = (t + i / HB) * n_head_kv * GROUP + h0 + i % HB;
-        uint to = SPLIT != 0u ? (head * n_seg + gl_WorkGroupID.z) * (VD + 2u) : head * VD;
-        float r = SPLIT != 0u ? 1.0 : s_sum[i] > 0.0 ? 1.0 / s_sum[i] : 0.0;
+        if (SPLIT != 0u) {
+            uint to = (head * n_seg + gl_WorkGroupID.z) * PART;
+            [[unroll]] for (uint e = 0; e < NE; e++) {
+                uint d = 2u * (tid % DT + DT * e);
+                if (d < VD) part.v[to + d] = o[k * NE + e].x;
+                if (d + 1u < VD) part.v[to + d + 1u] = o[k * NE + e].y;
+            }
+            if (tid % DT == 0u) {
+                part.v[to + VD4 * 4u] = s_max[i];
+                part.v[to + VD4 * 4u + 1u] = s_sum[i];
+            }
+            continue;
+        }
+        float r = s_sum[i] > 0.0 ? 1.0 / s_sum[i] : 0.0;
         [[unroll]] for (uint e = 0; e < NE; e++) {
             uint d = 2u * (tid % DT + DT * e);
-            if (d < VD) y.v[to + d] = o[k * NE + e].x * r;
-            if (d + 1u < VD) y.v[to + d + 1u] = o[k * NE + e].y * r;
+            if (d < VD) y.v[head * VD + d] = o[k * NE + e].x * r;
+            if (d + 1u < VD) y.v[head * VD + d + 1u] = o[k * NE + e].y * r;
         }
-        if (SPLIT != 0u && tid % DT == 0u) {
-            y.v[to + VD] = s_max[i];
-            y.v[to + VD + 1u] = s_sum[i];
+    }
+    return true;
+}
+
+/* Whether this is the last of token t's workgroups for these heads; then it sees what the others wrote. */
+bool is_last(uint t, uint n)
+{
+    uint slot = t * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationID.x == 0u) s_order = atomicAdd(done.v[slot], 1u);
+    barrier();
+    if (s_order + 1u != n) return false;
+    memoryBarrierBuffer();
+    if (gl_LocalInvocationID.x == 0u) done.v[slot] = 0u;
+    return true;
+}
+
+/* Over the segments [s0, s1) of each head whose parts begin at `first`: maximum and sum, WG / HB threads a head. */
+void merge_sums(uint first, uint s0, uint s1)
+{
+    const uint L = WG / HB;
+    uint tid = gl_LocalInvocationID.x, i = min(tid / L, HB - 1u), from = first + i * n_seg;
+    float m = NEVER, sum = 0.0;
+    for (uint s = s0 + tid % L; s < s1; s += L) m = max(m, part.v[(from + s) * PART + VD4 * 4u]);
+    s_lane[tid] = m;
+    barrier();
+    for (uint l = 0; l < L; l++) m = max(m, s_lane[i * L + l]);
+    for (uint s = s0 + tid % L; s < s1; s += L) {
+        uint at = (from + s) * PART + VD4 * 4u;
+        sum += part.v[at + 1u] * exp(part.v[at] - m);
+    }
+    barrier();
+    s_lane[tid] = sum;
+    barrier();
+    sum = 0.0;
+    for (uint l = 0; l < L; l++) sum += s_lane[i * L + l];
+    if (tid == i * L) {
+        s_max[i] = m;
+        s_sum[i] = sum;
+    }
+    barrier();
+}
+
+void merge(uint t, uint h0)
+{
+    uvec4 at = info.v[t];
+    uvec2 seen = seen_from(at.y, at.z);
+    uint s0 = seen.x / seg, s1 = (seen.y + seg - 1u) / seg, head0 = t * n_head_kv * GROUP + h0;
+    if (!is_last(t, s1 - s0)) return;
+    merge_sums(head0 * n_seg, s0, s1);
+    for (uint e0 = 0; e0 < HB * VD4; e0 += WG) {
+        uint e = e0 + gl_LocalInvocationID.x, i = min(e / VD4, HB - 1u), c = e % VD4;
+        float m = s_max[i], sum = s_sum[i];
+        vec4 o = vec4(0.0);
+        for (uint s = s0; s < s1; s += AHEAD) {
+            vec4 v[AHEAD];
+            float w[AHEAD];
+            [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+                uint p = ((head0 + i) * n_seg + min(s + a, s1 - 1u)) * (PART / 4u);
+                v[a] = C4(part).v[p + c];
+                w[a] = part.v[(p + VD4) * 4u];
+            }
+            [[unroll]] for (uint a = 0; a < AHEAD; a++)
+                if (s + a < s1) o += v[a] * exp(w[a] - m);
         }
+        vec4 f = sum > 0.0 ? o / sum : vec4(0.0);
+        bool inside = e < HB * VD4;
+        [[unroll]] for (uint k = 0; k < 4u; k++)
+            if (inside && c * 4u + k < VD) y.v[(head0 + i) * VD + c * 4u + k] = f[k];
+        if (FORM != 0u) store_form(inside, f, t, (h0 + i) * VD4 + c, n_head_kv * GROUP * VD, fq, fd);
     }
 }
 
@@ -229,6 +323,10 @@ void main()
 {
     uint chunks = GROUP / HB, kvh = gl_WorkGroupID.y / chunks, h0 = kvh * GROUP + gl_WorkGroupID.y % chunks * HB;
     uint t = gl_WorkGroupID.x * BT, end = min(t + BT, pr.n_rows[0]);
+    if (SPLIT != 0u) {
+        if (t < end && attend(t, 1u, kvh, h0)) merge(t, h0);
+        return;
+    }
     while (t < end) {
         uint seq = info.v[t].x, n = 1u;
         while (t + n < end && info.v[t + n].x == seq) n++;

@@ -8,3 +8,19 @@ uint cache_row(I1 table, uint seq, uint at, uint max_pages, uint page_tok, uint 
     uint page = uint(table.v[seq * max_pages + at / page_tok]);
     return (page * n_head + head) * page_tok + at % page_tok;
 }
+
+/* Block of Q8_0: f16 scale, then 32 int8. The scale of a block whose largest value is `top`, and what its
+ * values are multiplied by. */
+uint q8_0_scale(float top, out float id)
+{
+    float d = div_exact(top, 127.0);
+    id = d != 0.0 ? div_exact(1.0, d) : 0.0;
+    return f16_bits(d);
+}
+
+uint q8_0_pair(vec2 x, float id)
+{
+    precise vec2 q = x * id;
+    ivec2 r = ivec2(sign(q) * floor(abs(q) + 0.5)); /* halves away from zero */
+    return uint(r.x & 255) | uint(r.y & 255) << 8;
+}

@@ -17,18 +17,12 @@ layout(push_constant, scalar) uniform Push {
     uint n_head, k_dim, v_dim, page_tok, max_pages;
 };
 
-/* Q8_0: f16 scale, then 32 int8. */
 void write_q8_0(F1 x, uint from, H1 c, uint to)
 {
-    float top = 0.0;
+    float top = 0.0, id;
     for (uint i = 0; i < 32u; i++) top = max(top, abs(x.v[from + i]));
-    float d = div_exact(top, 127.0), id = d != 0.0 ? div_exact(1.0, d) : 0.0;
-    c.v[to] = uint16_t(f16_bits(d));
-    for (uint i = 0; i < 32u; i += 2u) {
-        precise vec2 q = vec2(x.v[from + i], x.v[from + i + 1u]) * id;
-        ivec2 r = ivec2(sign(q) * floor(abs(q) + 0.5)); /* halves away from zero */
-        c.v[to + 1u + i / 2u] = uint16_t(uint(r.x & 255) | uint(r.y & 255) << 8);
-    }
+    c.v[to] = uint16_t(q8_0_scale(top, id));
+    for (uint i = 0; i < 32u; i += 2u) c.v[to + 1u + i / 2u] = uint16_t(q8_0_pair(vec2(x.v[from + i], x.v[from + i + 1u]), id));
 }
 
 void main()
