@@ -46,6 +46,9 @@ ob_status ob_json_load(const char *text, size_t len, const char *what, json_t **
         return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %s", what);
     if (json_error_code(&e) == json_error_duplicate_key)
         return ob_err_set(err, OB_E_INVALID, "%s has a key twice: %s (line %d)", what, e.text, e.line);
+    if (json_error_code(&e) == json_error_null_character)
+        return ob_err_set(err, OB_E_INVALID, "%s holds a NUL character (\\u0000), which no text here may hold (line %d)",
+                          what, e.line);
     return ob_err_set(err, OB_E_INVALID, "%s is not JSON: %s (line %d, column %d)", what, e.text, e.line,
                       e.column);
 }

@@ -206,7 +206,7 @@ static ob_status list_tests(const ob_args *a, test *tests, int32_t *n, ob_err *e
     OB_TRY(parse_list("n-prompt", ob_cli_str(a, OB_OPT_N_PROMPT), 0, pp, &n_pp, err));
     OB_TRY(parse_list("n-gen", ob_cli_str(a, OB_OPT_N_GEN), 0, tg, &n_tg, err));
     OB_TRY(parse_list("depth", ob_cli_str(a, OB_OPT_DEPTH), 0, depth, &n_depth, err));
-    OB_TRY(parse_list("batch", ob_cli_str(a, OB_OPT_BATCH), 1, batch, &n_batch, err));
+    OB_TRY(parse_list("sequences", ob_cli_str(a, OB_OPT_BATCH), 1, batch, &n_batch, err));
     *n = 0;
     for (int d = 0; d < n_depth; d++)
         for (int k = 0; k < n_batch; k++)
@@ -253,8 +253,8 @@ int ob_cmd_bench(const ob_args *a)
     static test tests[MAX_TESTS];
     int32_t n_tests = 0, reps = (int32_t)ob_cli_int(a, OB_OPT_REPETITIONS);
     ob_buf out;
+    if (list_tests(a, tests, &n_tests, &err) != OB_OK) return ob_cli_usage_error(a->cmd_name, "%s", err.text);
     ob_buf_init(&out, 64 << 20);
-    OB_GOTO(list_tests(a, tests, &n_tests, &err));
     OB_GOTO(ob_cli_load_init(&load, a, &err));
     load.params.profile = ob_cli_flag(a, OB_OPT_PROFILE);
     OB_GOTO(bench_init(&b, &load, tests, n_tests, &err));

@@ -335,9 +335,9 @@ static ob_status ask(const ob_args *a, ob_ctx *c, ob_buf *o, int *n_wrong, ob_er
             ob_buf_add_json(o, q->text, strlen(q->text));
             ob_buf_adds(o, ", \"reply\": ");
             ob_buf_add_json(o, ob_buf_str(&reply), strlen(ob_buf_str(&reply)));
-            ob_buf_addf(o, ", \"state\": \"%s\"}", good ? "ok" : "WRONG");
+            ob_buf_addf(o, ", \"state\": \"%s\"}", good ? "ok" : "missed");
         } else if (s == OB_OK) {
-            ob_buf_addf(o, "%-6s ", good ? "ok" : "other");
+            ob_buf_addf(o, "%-6s ", good ? "ok" : "missed");
             ob_buf_add_json(o, q->text, strlen(q->text));
             ob_buf_adds(o, " -> ");
             ob_buf_add_json(o, ob_buf_str(&reply), strlen(ob_buf_str(&reply)));

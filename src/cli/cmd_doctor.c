@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/threads.h"
@@ -53,6 +52,8 @@ static void check_devices(report *r)
             (*api)->probe(i, &info);
             n_usable += info.available && !(info.caps & OB_DEV_SOFT);
             if (!info.available) say(r, NOTE, "device", "%s:%d %s cannot be used: %s", info.kind, i, info.name, info.reason);
+            else if (info.caps & OB_DEV_SOFT)
+                say(r, NOTE, "device", "%s:%d %s is an emulation: for tests, not for use", info.kind, i, info.name);
             else say(r, info.reason[0] ? NOTE : GOOD, "device", "%s:%d %s%s%s", info.kind, i, info.name, info.reason[0] ? ": " : "",
                      info.reason);
         }
@@ -61,13 +62,17 @@ static void check_devices(report *r)
 
 static void check_memory(report *r)
 {
-    struct sysinfo s;
     char total[32], avail[32];
-    if (sysinfo(&s) != 0) return;
-    uint64_t unit = s.mem_unit;
-    ob_format_bytes(total, sizeof total, (double)(s.totalram * unit));
-    ob_format_bytes(avail, sizeof avail, (double)((s.freeram + s.bufferram) * unit));
-    say(r, s.totalram * unit < (uint64_t)1 << 30 ? NOTE : GOOD, "memory", "%s, %s of it not used at all", total, avail);
+    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++) {
+        if (strcmp((*api)->kind, "cpu") != 0) continue;
+        ob_dev_info info; /* the figures of `1bit devices` */
+        memset(&info, 0, sizeof info);
+        (*api)->probe(0, &info);
+        if (!info.mem_total_bytes) return;
+        ob_format_bytes(total, sizeof total, (double)info.mem_total_bytes);
+        ob_format_bytes(avail, sizeof avail, (double)info.mem_free_bytes);
+        say(r, info.mem_total_bytes < (uint64_t)1 << 30 ? NOTE : GOOD, "memory", "%s, %s free", total, avail);
+    }
 }
 
 static void check_library(report *r)
@@ -91,7 +96,9 @@ static void check_library(report *r)
         for (size_t i = 0; i < n; i++)
             if (models[i].damaged)
                 say(r, BAD, "library", "%s is damaged: `1bit pull %s --force` gets it again", models[i].name, models[i].name);
-        say(r, GOOD, "library", "%zu models in %s", n, folder);
+        size_t n_good = 0;
+        for (size_t i = 0; i < n; i++) n_good += !models[i].damaged;
+        if (n_good) say(r, GOOD, "library", "%zu %s in %s", n_good, n_good == 1 ? "model" : "models", folder);
     }
     struct statvfs fs;
     char size[32];

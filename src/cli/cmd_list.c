@@ -58,9 +58,11 @@ static void write_row(ob_buf *b, const char *name, uint64_t n_bytes, const char 
 
 static void write_table(ob_buf *b, const ob_hub_model *models, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        write_row(b, models[i].name, models[i].n_bytes,
-                  models[i].damaged ? "damaged: pull it again with --force" : models[i].source);
+    for (size_t i = 0; i < n; i++) {
+        char advice[192];
+        snprintf(advice, sizeof advice, "damaged: run `1bit pull %.128s --force`", models[i].name);
+        write_row(b, models[i].name, models[i].n_bytes, models[i].damaged ? advice : models[i].source);
+    }
     bool first = true;
     for (size_t i = 0; i < ob_hub_n_known(); i++) {
         const ob_hub_known *k = ob_hub_known_at(i);

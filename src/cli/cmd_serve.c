@@ -43,6 +43,8 @@ int ob_cmd_serve(const ob_args *a)
     ob_err err;
     ob_serve_params p;
     const char *model = ob_cli_str(a, OB_OPT_MODEL);
+    fill_params(a, "", &p); /* the path is found below: wrong usage is told before a model is looked for */
+    if (ob_serve_check(&p, &err) != OB_OK) return ob_cli_usage_error(a->cmd_name, "%s", err.text);
     ob_status s = ob_cli_find_model(model, &path, &err);
     if (s == OB_E_NOT_FOUND && !model)
         return ob_cli_usage_error(a->cmd_name,
@@ -51,7 +53,7 @@ int ob_cmd_serve(const ob_args *a)
     if (s != OB_OK) return ob_cli_fail(a, &err);
     if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
     if (ob_cli_flag(a, OB_OPT_VERIFY)) OB_GOTO(verify(path, &err));
-    fill_params(a, path, &p);
+    p.engine.model_path = path;
     if (ob_cli_str(a, OB_OPT_EMBED)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_EMBED), &embed_path, &err));
     if (ob_cli_str(a, OB_OPT_RERANK)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_RERANK), &rerank_path, &err));
     p.embed_path = embed_path;

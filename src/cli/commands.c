@@ -28,10 +28,10 @@ static const ob_command k_commands[] = {
      ob_cmd_embed},
     {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
      "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
-     "--n-gen, --depth (tokens already in the cache) and --batch (sequences run together). Each test "
+     "--n-gen, --depth (tokens already in the cache) and --sequences (sequences run together). Each test "
      "runs once to warm up, then --repetitions times; the median is printed.",
      ob_cmd_bench},
-    {OB_CMD_INFO, "info", "[FILE]", 0, 1, "what is in a model file",
+    {OB_CMD_INFO, "info", "FILE", 0, 1, "what is in a model file",
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "
      "is a path or the name of a model of the library. Only the header is read. With "
      "--architectures the architectures that this program knows, without a FILE.",
@@ -46,15 +46,18 @@ static const ob_command k_commands[] = {
      "Looks at the processor, memory, devices, the model library, disk space and the port. Exits with 1 "
      "when something is bad.",
      ob_cmd_doctor},
-    {OB_CMD_CHECK, "check", "[MODEL]", 0, 1, "does a model give the right answers on a device",
+    {OB_CMD_CHECK, "check", "MODEL", 0, 1, "does a model give the right answers on a device",
      "A model with reference logits beside it (NAME.npz for NAME.gguf, or exact_TYPE in BASE.npz for "
      "BASE-TYPE.gguf) is compared with them at every position; another is asked a few questions that any "
-     "language model of use can answer. With --all-golden every model of a folder that has reference logits "
+     "language model of use can answer: small models miss one or two, so only a model that misses more than half "
+     "is wrong. With --all-golden (and no MODEL) every model of a folder that has reference logits "
      "is compared on every device (or on that of --device): a table of architectures and devices.\n\n"
-     "Exits with 1 when something is wrong. What a device says it does not support is not wrong.",
+     "Exits with 1 when something is wrong: for reference logits a single model on a single device that is "
+     "WRONG or failed. What a device says it does not support is not wrong in the table of --all-golden; for "
+     "one MODEL it is a failure.",
      ob_cmd_check},
     {OB_CMD_PERPLEXITY, "perplexity", "", 0, 0, "how well a model predicts a text",
-     "The text (--file, or standard input) is cut into chunks of --ctx-size tokens (512 unless given); "
+     "The text (--file, or standard input) is cut into chunks of --ctx-size tokens; "
      "the second half of each is scored. Figures compare with llama.cpp's tool of the same name.\n\n"
      "With --kl-divergence-base the logits are also written to a file, for `1bit kld` or llama.cpp's "
      "tool to compare other models with: 2 bytes for each entry of the vocabulary and token scored.",
@@ -78,8 +81,8 @@ static const ob_command k_commands[] = {
      "exactly; `1bit imatrix` makes the file. DST appears when it is complete.",
      ob_cmd_quantize},
     {OB_CMD_IMATRIX, "imatrix", "", 0, 0, "which weights matter, for quantize",
-     "Runs a text (--file, or standard input) through the model in chunks of --ctx-size tokens (512 unless "
-     "given) and writes the mean square of what each column of each matrix multiplies to --output, in "
+     "Runs a text (--file, or standard input) through the model in chunks of --ctx-size tokens "
+     "and writes the mean square of what each column of each matrix multiplies to --output, in "
      "llama.cpp's GGUF form. Runs on the CPU.",
      ob_cmd_imatrix},
     {OB_CMD_ROTATE, "rotate", "SRC DST", 2, 2, "a Q4_0 copy whose weights are Hadamard-rotated",
@@ -89,7 +92,8 @@ static const ob_command k_commands[] = {
      "refuses it. Other engines do not know the mark: they load the file and write nonsense.",
      ob_cmd_rotate},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
-     "NAME is a name that `1bit list` knows, a file on Hugging Face written as "
+     "NAME is a name that `1bit list` shows (with --force a model of the library is fetched again from where it "
+     "came), a file on Hugging Face written as "
      "hf://OWNER/REPO[@REVISION]/FILE.gguf, or an http(s) address that ends in .gguf. Naming one "
      "part of a split file fetches all of them.\n\n"
      "Prints the path of the model; all else that is said goes to standard error. A download that "

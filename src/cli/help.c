@@ -40,6 +40,14 @@ static void facts(const ob_option *o, char *out, size_t n)
 
 /* ---- Terminal ------------------------------------------------------------------------------- */
 
+/* Columns of UTF-8 text in which every character takes one. */
+static int columns(const char *text, int len)
+{
+    int n = 0;
+    for (int i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
 /* Words of `text` up to `end` in lines of TEXT_COLUMNS, each but the first indented by `indent`
  * spaces; `col` is where the cursor stands. */
 static void wrap(FILE *f, const char *text, const char *end, int indent, int col)
@@ -51,7 +59,8 @@ static void wrap(FILE *f, const char *text, const char *end, int indent, int col
         while (text < end && *text != ' ' && *text != '\n') text++;
         int len = (int)(text - word);
         if (!len) break;
-        if (!first && col + 1 + len > TEXT_COLUMNS) {
+        int wide = columns(word, len);
+        if (!first && col + 1 + wide > TEXT_COLUMNS) {
             fprintf(f, "\n%*s", indent, "");
             col = indent;
         } else if (!first) {
@@ -59,7 +68,7 @@ static void wrap(FILE *f, const char *text, const char *end, int indent, int col
             col++;
         }
         fwrite(word, 1, (size_t)len, f);
-        col += len;
+        col += wide;
         first = false;
     }
     fputc('\n', f);
@@ -84,9 +93,9 @@ static void put_paragraph(FILE *f, const char *text, const char *end)
 
 static void put_left(FILE *f, const char *left)
 {
-    int n = (int)strlen(left);
+    int n = columns(left, (int)strlen(left));
     if (n + 2 > LEFT_COLUMNS) fprintf(f, "%s\n%*s", left, LEFT_COLUMNS, "");
-    else fprintf(f, "%-*s", LEFT_COLUMNS, left);
+    else fprintf(f, "%s%*s", left, LEFT_COLUMNS - n, "");
 }
 
 static void put_option(FILE *f, const ob_option *o)

@@ -7,8 +7,7 @@
 static void on_progress(void *arg, double fraction)
 {
     ob_cli_load *l = arg;
-    const uint64_t scale = 1000000;
-    ob_progress_bytes(&l->progress, "loading", (uint64_t)(fraction * (double)scale), scale);
+    ob_progress_part(&l->progress, "loading", fraction);
 }
 
 static ob_type cache_type(const ob_args *a, ob_opt_id id, bool exact)
@@ -48,23 +47,33 @@ void ob_cli_load_deinit(ob_cli_load *l)
     l->path = NULL;
 }
 
+/* Names the model in an error that is about its file and does not name it yet; a device that is not
+ * there, say, has nothing to do with the model. */
+static ob_status name_model(const ob_cli_load *l, ob_status s, ob_err *err)
+{
+    const bool of_file = s == OB_E_FORMAT || s == OB_E_CORRUPT || s == OB_E_UNSUPPORTED || s == OB_E_LIMIT ||
+                         s == OB_E_IO;
+    if (!of_file || !err || strstr(err->text, l->path)) return s;
+    return ob_err_prefix(err, s, "%.150s", l->path);
+}
+
 ob_status ob_cli_load_ctx(ob_cli_load *l, ob_ctx **out, ob_err *err)
 {
     ob_status s = ob_ctx_new(&l->params, out, err);
     ob_progress_end(&l->progress);
-    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+    return name_model(l, s, err);
 }
 
 ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)
 {
     ob_status s = ob_engine_new(&l->params, out, err);
     ob_progress_end(&l->progress);
-    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+    return name_model(l, s, err);
 }
 
 ob_status ob_cli_load_encoder(ob_cli_load *l, ob_encoder **out, ob_err *err)
 {
     ob_status s = ob_encoder_new(&l->params, out, err);
     ob_progress_end(&l->progress);
-    return s == OB_OK ? s : ob_err_prefix(err, s, "%.150s", l->path);
+    return name_model(l, s, err);
 }

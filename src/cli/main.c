@@ -14,18 +14,34 @@ static const char *command_name(const char *word)
     return word;
 }
 
+/* `1bit -m x`: the word is an option, which belongs behind a command; run is the likeliest one. */
+static int option_first(const char *word)
+{
+    const ob_option *o = ob_cli_find_option(OB_IN(RUN), word);
+    const char *cmd = o ? "run" : NULL;
+    if (!o) o = ob_cli_find_option(UINT64_MAX, word);
+    for (int i = 0; o && !cmd && i < ob_cli_n_commands(); i++)
+        if (o->commands >> ob_cli_command(i)->id & 1) cmd = ob_cli_command(i)->name;
+    int len = (int)strcspn(word, "=");
+    if (cmd)
+        return ob_cli_usage_error(NULL, "option '%.80s' stands before the command: options go after it, as in "
+                                  "`1bit %s %.*s …`", word, cmd, len, word);
+    return ob_cli_usage_error(NULL, "unknown option '%.80s' where a command is expected: options go after a command",
+                              word);
+}
+
 static int unknown_command(const char *word)
 {
+    if (word[0] == '-') return option_first(word);
     enum { MAX_COMMANDS = 64 };
     const char *names[MAX_COMMANDS];
     int n = 0;
-    for (; n < ob_cli_n_commands() && n < MAX_COMMANDS; n++) names[n] = ob_cli_command(n)->name;
+    for (; n < ob_cli_n_commands() && n < MAX_COMMANDS; n++) /* a slip must not lead to a removal */
+        names[n] = ob_cli_command(n)->id == OB_CMD_RM ? NULL : ob_cli_command(n)->name;
     const char *near = ob_cli_nearest(word, names, n);
-    const char *kind = word[0] == '-' ? "option" : "command";
     if (near)
-        return ob_cli_usage_error(NULL, "unknown %s '%.80s'; did you mean `1bit %s`?", kind, word,
-                                  near);
-    return ob_cli_usage_error(NULL, "unknown %s '%.80s'", kind, word);
+        return ob_cli_usage_error(NULL, "unknown command '%.80s'; did you mean `1bit %s`?", word, near);
+    return ob_cli_usage_error(NULL, "unknown command '%.80s'", word);
 }
 
 int main(int argc, char **argv)

@@ -18,7 +18,7 @@ static const ob_option k_options[] = {
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
         .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX) | OB_IN(LOGITS),
-        .doc = "most tokens of one sequence; 0: what the model was trained for"},
+        .doc = "most tokens of one sequence; 0: what the model was trained for (perplexity and imatrix: 512)"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
         .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE),

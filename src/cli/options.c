@@ -132,6 +132,14 @@ static const ob_option *find_letter(uint64_t cmd_bit, char letter)
     return NULL;
 }
 
+const ob_option *ob_cli_find_option(uint64_t commands, const char *word)
+{
+    size_t len = strcspn(word, "=");
+    const ob_option *o = find_alias(commands, word, len);
+    if (o || word[0] != '-') return o;
+    return word[1] == '-' ? find_long(commands, word + 2, len - 2) : find_letter(commands, word[1]);
+}
+
 /* Edits (insert, delete, replace, swap of neighbours) that turn a into b; gives up over 64 bytes. */
 static int edit_distance(const char *a, const char *b)
 {
@@ -174,10 +182,23 @@ static ob_status unknown_option(uint64_t cmd_bit, const char *word, ob_err *err)
     const char *name = word + strspn(word, "-");
     char bare[64];
     snprintf(bare, sizeof bare, "%.*s", (int)OB_MIN(strcspn(name, "="), sizeof bare - 1), name);
-    const char *names[OB_OPT_COUNT];
-    for (int i = 0; i < OB_OPT_COUNT; i++)
-        names[i] = (ob_cli_option(i)->commands & cmd_bit) ? ob_cli_option(i)->name : NULL;
-    const char *near = ob_cli_nearest(bare, names, OB_OPT_COUNT);
+    enum { MAX_NAMES = 2 * OB_OPT_COUNT };
+    const char *names[MAX_NAMES];
+    char aliases[OB_OPT_COUNT][32];
+    int n = 0, n_aliases = 0;
+    for (int i = 0; i < OB_OPT_COUNT; i++) {
+        const ob_option *o = ob_cli_option(i);
+        if (!(o->commands & cmd_bit)) continue;
+        names[n++] = o->name;
+        int len;
+        const char *at = o->aliases;
+        for (const char *a; (a = ob_cli_next_alias(&at, &len)) && n_aliases < OB_OPT_COUNT && n < MAX_NAMES;) {
+            if (len < 3 || a[1] != '-') continue; /* long spellings only */
+            snprintf(aliases[n_aliases], sizeof aliases[0], "%.*s", len - 2, a + 2);
+            names[n++] = aliases[n_aliases++];
+        }
+    }
+    const char *near = ob_cli_nearest(bare, names, n);
     if (near)
         return ob_err_set(err, OB_E_INVALID, "unknown option '%.80s'; did you mean --%s?", word,
                           near);

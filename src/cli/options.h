@@ -126,6 +126,8 @@ int64_t ob_cli_int(const ob_args *a, ob_opt_id id);
 double ob_cli_float(const ob_args *a, ob_opt_id id);
 const char *ob_cli_str(const ob_args *a, ob_opt_id id); /* NULL if it has no value */
 
+/* The option of any of the `commands` (bits) that `word` spells (-x, --name, --name=…, an alias), or NULL. */
+const ob_option *ob_cli_find_option(uint64_t commands, const char *word);
 /* The word of `words` (n, NULLs are skipped) nearest to `word`, or NULL if none is near enough. */
 const char *ob_cli_nearest(const char *word, const char *const *words, int n);
 

@@ -64,6 +64,24 @@ static void update_rate(ob_progress *p, uint64_t done, int64_t now)
     p->rate_ns = now;
 }
 
+/* Label, percentage and bar of `part` (negative: unknown, no bar), `tail`. */
+static void draw(ob_progress *p, double part, const char *tail)
+{
+    int bar = terminal_columns() - 1 - (int)strlen(p->label) - (int)strlen(tail) - 8;
+    bar = OB_MIN(bar, 30);
+    fprintf(stderr, "\r\033[K%s", p->label);
+    if (part >= 0 && bar >= 4) {
+        part = OB_MIN(1.0, part);
+        int full = (int)(part * bar);
+        fprintf(stderr, " %3d%% [", (int)(part * 100));
+        for (int i = 0; i < bar; i++) fputc(i < full ? '=' : ' ', stderr);
+        fputc(']', stderr);
+    }
+    fputs(tail, stderr);
+    fflush(stderr);
+    p->drawn = true;
+}
+
 void ob_progress_bytes(ob_progress *p, const char *label, uint64_t done, uint64_t total)
 {
     if (!p->on) return;
@@ -87,20 +105,17 @@ void ob_progress_bytes(ob_progress *p, const char *label, uint64_t done, uint64_
             snprintf(tail + n, sizeof tail - (size_t)n, ", %s left", left);
         }
     }
-    int columns = terminal_columns();
-    int bar = columns - 1 - (int)strlen(p->label) - (int)strlen(tail) - 8;
-    bar = OB_MIN(bar, 30);
-    fprintf(stderr, "\r\033[K%s", p->label);
-    if (total && bar >= 4) {
-        double part = OB_MIN(1.0, (double)done / (double)total);
-        int full = (int)(part * bar);
-        fprintf(stderr, " %3d%% [", (int)(part * 100));
-        for (int i = 0; i < bar; i++) fputc(i < full ? '=' : ' ', stderr);
-        fputc(']', stderr);
-    }
-    fputs(tail, stderr);
-    fflush(stderr);
-    p->drawn = true;
+    draw(p, total ? (double)done / (double)total : -1, tail);
+}
+
+void ob_progress_part(ob_progress *p, const char *label, double fraction)
+{
+    if (!p->on) return;
+    int64_t now = ob_now_ns();
+    if (strncmp(p->label, label, sizeof p->label - 1) != 0) start_stage(p, label, 0, now);
+    if (fraction < 1 && now - p->last_ns < REDRAW_NS) return;
+    p->last_ns = now;
+    draw(p, OB_MAX(0.0, fraction), "");
 }
 
 void ob_progress_end(ob_progress *p)

@@ -22,6 +22,8 @@ typedef struct ob_progress {
 void ob_progress_init(ob_progress *p, bool quiet);
 /* A new label starts a new stage and its clock. total 0: unknown. Bytes are shown as MB or GB. */
 void ob_progress_bytes(ob_progress *p, const char *label, uint64_t done, uint64_t total);
+/* The same for work without a size: only the percentage of `fraction`, from 0 to 1. */
+void ob_progress_part(ob_progress *p, const char *label, double fraction);
 /* Wipe the line, so that other text can follow. */
 void ob_progress_end(ob_progress *p);
 

@@ -32,6 +32,7 @@ int ob_cli_print(const ob_args *a, const ob_buf *b)
     ob_err err;
     if (ob_buf_status(b, &err) != OB_OK) return ob_cli_fail(a, &err);
     if (fwrite(b->data ? b->data : "", 1, b->len, stdout) != b->len || fflush(stdout) != 0) {
+        if (errno == EPIPE) return OB_EXIT_FAILED; /* the reader has what it wanted (`| head`): no words */
         (void)ob_err_set_errno(&err, OB_E_IO, errno, "cannot write to standard output");
         return ob_cli_fail(a, &err);
     }

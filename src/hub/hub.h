@@ -102,7 +102,8 @@ typedef struct ob_hub_pull_opts {
     void (*remark)(void *arg, const char *text); /* one-line news ("trying again ..."); may be NULL */
 } ob_hub_pull_opts;
 
-/* Make a model complete in the library. *path (may be NULL) gets its first file (*taken*);
+/* Make a model complete in the library. `text` is what ob_hub_parse takes, or the name of a model of the
+ * library, which is fetched from the source that its manifest tells and keeps its name. *path (may be NULL) gets its first file (*taken*);
  * *already tells that nothing had to be done. Errors: INVALID (name), NOT_FOUND, AUTH, NETWORK (after
  * retries), CORRUPT (checksum), BUSY (another pull of it runs), EXISTS (the name belongs to a model
  * from elsewhere), IO (disk full, ...), CANCELLED. What has come so far is kept for the next try. */

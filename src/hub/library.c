@@ -386,8 +386,8 @@ ob_status ob_hub_find(const char *name, char **path, ob_err *err)
     } else if (hit->damaged) {
         s = ob_err_set(err, OB_E_CORRUPT,
                        "model '%s' is damaged (a file is missing or has another size): run "
-                       "`1bit pull --force %s`",
-                       hit->name, ob_hub_find_known(hit->name) ? hit->name : hit->source);
+                       "`1bit pull %s --force`",
+                       hit->name, hit->name);
     } else {
         *path = ob_strdup(hit->path);
         if (!*path) s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");

@@ -119,10 +119,49 @@ static ob_status fetch_all(pull *p, ob_err *err)
 
 /* ---- Preparation ---------------------------------------------------------------------------- */
 
+/* The entry of the catalogue that a manifest's source stands for. */
+static const ob_hub_known *known_by_source(const char *source)
+{
+    for (size_t i = 0; i < ob_hub_n_known(); i++) {
+        const ob_hub_known *k = ob_hub_known_at(i);
+        if (!strcmp(source, k->hf)) return k;
+        if (k->pip_spec && !strncmp(source, "pip:", 4) && !strcmp(source + 4, k->pip_spec)) return k;
+    }
+    return NULL;
+}
+
+/* A name of the library means what its manifest says it came from; other texts stand for themselves.
+ * `text` becomes that source; `name` is set when it was such a name. */
+static ob_status resolve(const char **text, char *source, size_t source_len, const char **name, ob_err *err)
+{
+    ob_hub_path dir;
+    ob_hub_model *m;
+    if (ob_hub_is_remote(*text) || !ob_hub_name_ok(*text)) return OB_OK;
+    ob_buf lib;
+    ob_buf_init(&lib, OB_HUB_PATH_MAX);
+    ob_status s = ob_hub_dir(&lib, err);
+    if (s == OB_OK) s = ob_hub_pathf(dir, err, "%s/%s", ob_buf_str(&lib), *text);
+    ob_buf_deinit(&lib);
+    if (s != OB_OK) return s;
+    if (ob_hub_manifest_read(dir, *text, &m, NULL) != OB_OK) return OB_OK;
+    const ob_hub_known *known = known_by_source(m->source);
+    if (known || ob_hub_is_remote(m->source)) {
+        snprintf(source, source_len, "%s", known ? known->name : m->source);
+        *name = *text;
+        *text = source;
+    }
+    ob_hub_models_free(m, 1);
+    return OB_OK;
+}
+
 static ob_status prepare(pull *p, const char *text, ob_err *err)
 {
+    char source[sizeof p->source];
+    const char *name = NULL;
+    OB_TRY(resolve(&text, source, sizeof source, &name, err));
     OB_TRY(ob_hub_parse(text, &p->ref, err));
-    snprintf(p->name, sizeof p->name, "%s", p->opts->name ? p->opts->name : p->ref.name);
+    if (!name) name = p->ref.name;
+    snprintf(p->name, sizeof p->name, "%s", p->opts->name ? p->opts->name : name);
     if (!ob_hub_name_ok(p->name))
         return ob_err_set(err, OB_E_INVALID,
                           "'%.100s' cannot be a name of the library: use a-z, 0-9, '.', '_', '-'",

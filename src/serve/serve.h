@@ -39,6 +39,9 @@ typedef struct ob_serve_params {
 
 void ob_serve_defaults(ob_serve_params *p);
 
+/* Are the port, keys and CORS origin in order? INVALID with what is wrong; ob_server_new asks it, too. */
+OB_MUST_CHECK ob_status ob_serve_check(const ob_serve_params *p, ob_err *err);
+
 /* Binds and listens; nothing is answered before ob_server_run. Errors: INVALID (bad host, key or
  * origin), IO (port in use: the text says so). */
 OB_MUST_CHECK ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err);

@@ -238,7 +238,7 @@ void ob_server_stop(ob_server *s)
 
 /* --- making ---------------------------------------------------------------------------------- */
 
-static ob_status check_params(const ob_serve_params *p, ob_err *err)
+ob_status ob_serve_check(const ob_serve_params *p, ob_err *err)
 {
     if (!p->engine.model_path) return ob_err_set(err, OB_E_INVALID, "no model file was given");
     if (p->port < 0 || p->port > 65535)
@@ -256,7 +256,7 @@ static ob_status check_params(const ob_serve_params *p, ob_err *err)
 ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
 {
     *out = NULL;
-    OB_TRY(check_params(p, err));
+    OB_TRY(ob_serve_check(p, err));
     ob_server *srv = ob_calloc(1, sizeof *srv);
     if (!srv) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
     ob_status s = OB_OK;

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = os.environ.get("ONEBIT_BIN", str(ROOT / "build" / "1bit"))
+GOLDEN = os.path.join(os.path.dirname(__file__), "..", "data", "golden")
 
 
 def run(*args, **kwargs):
@@ -62,7 +63,15 @@ def test_version():
 
 @pytest.mark.parametrize("args,text", [
     (("pul",), "did you mean `1bit pull`?"),
-    (("--pul",), "unknown option"),
+    (("--pul",), "unknown option '--pul'"),
+    (("-m", "x"), "`1bit run -m …`"),
+    (("--port=1",), "`1bit serve --port …`"),
+    (("run", "--temprature", "1"), "did you mean --temperature?"),
+    (("bench", "-p", "x"), "--n-prompt needs numbers"),
+    (("bench", "-p", "0", "-n", "0"), "nothing to do"),
+    (("serve", "--cors", "foo"), "CORS"),
+    (("serve", "--api-key", ""), "key is empty"),
+    (("info",), "FILE is missing"),
     (("zzzzzz",), "unknown command"),
     (("help", "zzzzzz"), "no command"),
     (("list", "--jsno"), "did you mean --json?"),
@@ -95,6 +104,29 @@ def test_full_disk_is_a_failure():
     with open("/dev/full", "w") as full:
         done = subprocess.run([BIN, "version"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "cannot write" in done.stderr
+
+
+def test_a_reader_that_leaves_gets_no_words(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([BIN, "version"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.returncode == 1 and done.stderr == ""
+
+
+def test_load_errors_name_the_model_at_most_once(tmp_path):
+    (tmp_path / "bad.gguf").write_bytes(b"not a model at all")
+    path = str(tmp_path / "bad.gguf")
+    assert run("bench", "-m", path).stderr.count(path) == 1
+    good = os.path.join(GOLDEN, "qwen2.gguf")
+    done = run("bench", "-m", good, "--device", "gpu")
+    assert done.returncode == 1 and "gpu" in done.stderr and good not in done.stderr
+
+
+def test_help_columns():
+    """The texts of the commands stand in one column, multi-byte characters or not."""
+    lines = run("help").stdout.split("commands:\n")[1].split("\n\n")[0].splitlines()
+    assert {re.match(r"(  \S.*?  +|  +)\S", li).end() - 1 for li in lines if len(li) < 200} == {28}
 
 
 def test_double_dash_ends_the_options():
@@ -179,7 +211,6 @@ def test_progress_bar_on_a_terminal_only(tmp_path):
     server.server_close()
 
 
-GOLDEN = os.path.join(os.path.dirname(__file__), "..", "data", "golden")
 
 
 def test_architectures():

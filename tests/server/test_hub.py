@@ -385,6 +385,7 @@ def test_revision_folder_and_plain_address(hub):
     assert hub.run("pull", "hf://owner/repo@v1.2/sub dir/a.gguf")
     hub.add("/x/B.gguf?sig=1", data)
     hub.run("pull", hub.url + "/x/B.gguf?sig=1", "--name", "bee")
+    hub.run("pull", "bee", "--force")
     assert [m["name"] for m in hub.list()] == ["a", "bee"]
 
 
@@ -406,6 +407,10 @@ def test_damaged_model(hub):
     path.write_bytes(data[:-1])
     assert hub.list()[0]["damaged"]
     assert "damaged" in hub.run("info", "a", rc=1).stderr
+    assert "`1bit pull a --force`" in hub.run("info", "a", rc=1).stderr
+    hub.run("pull", "a", "--force")
+    assert path.read_bytes() == data and not hub.list()[0]["damaged"]
+    path.write_bytes(data[:-1])
     hub.run("pull", REPO + "a.gguf")  # repairs without --force
     assert path.read_bytes() == data and not hub.list()[0]["damaged"]
 
