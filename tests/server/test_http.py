@@ -86,7 +86,7 @@ def test_methods(f):
     assert status == 405 and headers["Allow"] == "GET, HEAD, OPTIONS"
     status, headers, _ = f.request("/v1/chat/completions", method="OPTIONS")
     assert status == 204 and headers["Allow"] == "POST, OPTIONS"
-    for path in ("/v1/responses", "/v1/messages", "/api/chat", "/v1/embeddings", "/nothing"):
+    for path in ("/v1/responses", "/v1/messages", "/api/chat", "/v1/images", "/nothing"):
         status, error = f.post(path, {})
         assert status == 404 and path in error["error"]["message"]
 
