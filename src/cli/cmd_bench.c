@@ -230,8 +230,12 @@ static ob_status bench_init(bench *b, ob_cli_load *load, const test *tests, int3
     }
     load->params.n_ctx = n_ctx;
     load->params.n_seq = n_seq;
+    load->encoders_too = true;
     OB_TRY(ob_cli_load_ctx(load, &b->c, err));
     ob_ctx_describe(b->c, &b->info);
+    for (int32_t i = 0; i < n && !b->info.causal; i++)
+        if (tests[i].n_gen || tests[i].depth)
+            return ob_err_set(err, OB_E_UNSUPPORTED, "an encoder generates nothing: give -n 0 and no --depth");
     b->tok = ob_calloc((size_t)n_ctx + 1, sizeof *b->tok);
     b->seqs = ob_calloc((size_t)n_seq, sizeof(ob_seq *));
     b->chunks = ob_calloc((size_t)n_seq, sizeof *b->chunks);

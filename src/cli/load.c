@@ -61,7 +61,14 @@ ob_status ob_cli_load_ctx(ob_cli_load *l, ob_ctx **out, ob_err *err)
 {
     ob_status s = ob_ctx_new(&l->params, out, err);
     ob_progress_end(&l->progress);
-    return name_model(l, s, err);
+    if (s != OB_OK) return name_model(l, s, err);
+    ob_engine_info info;
+    ob_ctx_describe(*out, &info);
+    if (info.causal || l->encoders_too) return OB_OK;
+    ob_ctx_free(*out);
+    *out = NULL;
+    return ob_err_set(err, OB_E_UNSUPPORTED,
+                      "%.150s is an encoder: it gives vectors (`1bit embed`) and predicts no tokens", l->path);
 }
 
 ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)

@@ -13,6 +13,7 @@ typedef struct ob_cli_load {
     ob_engine_params params;
     ob_progress progress;
     char *path;
+    bool encoders_too;   /* false: ob_cli_load_ctx refuses a model that has no logits */
 } ob_cli_load;
 
 OB_MUST_CHECK ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err);
