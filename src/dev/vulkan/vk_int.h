@@ -331,6 +331,8 @@ uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op); /* bytes at par
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
 /* Let producer `s` write value v in this form too: two addresses, from `at` in its push constants. */
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at);
+/* vk_parts.c: act, affine, gate, split, join */
+ob_status vk_parts_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);

@@ -36,6 +36,11 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_GLU:
     case OB_OP_ADD:
     case OB_OP_SCALE:
+    case OB_OP_ACT:
+    case OB_OP_AFFINE:
+    case OB_OP_GATE:
+    case OB_OP_SPLIT:
+    case OB_OP_JOIN:
         return true;
     case OB_OP_LINEAR:
         for (int m = 0; m < op->p.linear.n_mat; m++)
@@ -336,6 +341,12 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
         return vk_rope_add(p, i, err);
     case OB_OP_ATTENTION:
         return vk_attn_add(p, i, err);
+    case OB_OP_ACT:
+    case OB_OP_AFFINE:
+    case OB_OP_GATE:
+    case OB_OP_SPLIT:
+    case OB_OP_JOIN:
+        return vk_parts_add(p, i, err);
     case OB_OP_GLU: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
