@@ -98,7 +98,7 @@ function(kernel name source)
 endfunction()
 
 foreach(k norm norm_rows heads rope kv_write attn linear_any quantise pool
-          gemm_sum to_f16 glu_form)
+          gemm_sum to_f16 glu_form conv1d gdn gdn_prep gdn_scan)
   kernel(${k} ${k})
 endforeach()
 set(op 0)

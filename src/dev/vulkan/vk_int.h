@@ -274,6 +274,7 @@ struct ob_dev_plan {
     ob_program prog;
     ob_dev_weight **weights;
     const vk_mem **cache_k, **cache_v; /* [n_caches]; no values: NULL */
+    const vk_mem **states;             /* [n_states] */
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
     unsigned fast;          /* kernels this plan may use */
@@ -284,7 +285,7 @@ struct ob_dev_plan {
     ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
     int form;               /* vk_form */
     vk_mem params;
-    uint64_t tok_off, pos_off, type_off, first_off, info_off, out_off, table_off; /* in params */
+    uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
     uint64_t *result_off; /* [n_vals]; UINT64_MAX: not there */
     vk_dispatch *steps;
@@ -333,6 +334,10 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at);
 /* vk_parts.c: act, affine, gate, split, join */
 ob_status vk_parts_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* vk_state.c: convolution over time, delta net */
+bool vk_state_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap);
+ob_status vk_state_add(ob_dev_plan *p, int32_t op, ob_err *err);
+uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);

@@ -53,6 +53,9 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_ATTENTION:
         return vk_attn_fits(d, &op->p.attn) ||
                refuse(why, cap, "heads too wide for this device's shared memory");
+    case OB_OP_CONV1D:
+    case OB_OP_GDN:
+        return vk_state_supports(d, op, why, cap);
     default:
         return refuse(why, cap, "no kernel for it yet");
     }
@@ -347,6 +350,9 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_SPLIT:
     case OB_OP_JOIN:
         return vk_parts_add(p, i, err);
+    case OB_OP_CONV1D:
+    case OB_OP_GDN:
+        return vk_state_add(p, i, err);
     case OB_OP_GLU: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
@@ -393,9 +399,10 @@ static ob_status copy_program(ob_dev_plan *p, const ob_program *src, ob_err *err
     g->vals = keep(p, src->vals, src->n_vals, sizeof *g->vals);
     g->weights = keep(p, src->weights, src->n_weights, sizeof *g->weights);
     g->caches = keep(p, src->caches, src->n_caches, sizeof *g->caches);
+    g->states = keep(p, src->states, src->n_states, sizeof *g->states);
     p->ropes = keep(p, NULL, src->n_ops, sizeof *p->ropes);
     p->result_off = keep(p, NULL, src->n_vals, sizeof *p->result_off);
-    if (!g->ops || !g->vals || !g->weights || !g->caches || !p->ropes || !p->result_off)
+    if (!g->ops || !g->vals || !g->weights || !g->caches || !g->states || !p->ropes || !p->result_off)
         return no_memory(err);
     return OB_OK;
 }
@@ -432,7 +439,8 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
     p->weights = keep(p, b->weights, g->n_weights, sizeof *p->weights);
     p->cache_k = keep(p, NULL, g->n_caches, sizeof *p->cache_k);
     p->cache_v = keep(p, NULL, g->n_caches, sizeof *p->cache_v);
-    if (!p->weights || !p->cache_k || !p->cache_v) return no_memory(err);
+    p->states = keep(p, NULL, g->n_states, sizeof *p->states);
+    if (!p->weights || !p->cache_k || !p->cache_v || !p->states) return no_memory(err);
     if (g->n_caches && (b->page_tok < 1 || b->n_pages < 1 || b->max_ctx < 1))
         return ob_err_set(err, OB_E_INVALID, "a plan with caches needs pages and a context length");
     if (g->n_caches) p->max_pages = (int32_t)ob_div_up(b->max_ctx, b->page_tok);
@@ -446,6 +454,13 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
         if (!s->v_dim) continue;
         OB_TRY(check_plane(b, b->cache_v[i], b->v_type, s->n_head_kv, s->v_dim, err));
         p->cache_v[i] = &b->cache_v[i]->mem;
+    }
+    for (int32_t i = 0; i < g->n_states; i++) {
+        uint64_t n;
+        if (!b->states[i] || !ob_mul_u64((uint64_t)g->states[i].n_floats * 4, (uint64_t)b->n_slots, &n) ||
+            b->states[i]->n_bytes < n)
+            return ob_err_set(err, OB_E_INVALID, "a state buffer is too small for %d slots", b->n_slots);
+        p->states[i] = &b->states[i]->mem;
     }
     return OB_OK;
 }
@@ -462,6 +477,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
         } else if (op->kind == OB_OP_ATTENTION) {
             part = OB_MAX(part, vk_attn_scratch(p, op));
             count = OB_MAX(count, vk_attn_counters(p, op));
+        } else {
+            part = OB_MAX(part, vk_state_scratch(p, op));
         }
     }
     p->form_off = ob_align_up(p->prog.workspace_bytes, 256);
@@ -475,7 +492,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->type_off = p->pos_off + n_tok * 4;
     p->first_off = p->type_off + n_tok * 4;
     p->info_off = ob_align_up(p->first_off + ((uint64_t)p->prog.max_seq + 1) * 4, 64);
-    p->out_off = p->info_off + n_tok * 16;
+    p->seq_off = p->info_off + n_tok * 16;
+    p->out_off = p->seq_off + (uint64_t)p->prog.max_seq * 16;
     p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
     return vk_mem_new(p->dev, VK_MEM_PARAM,
                       p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,

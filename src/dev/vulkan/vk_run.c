@@ -40,6 +40,12 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
             memcpy(m + p->info_off + (uint64_t)r * 16, info, 16);
         }
     }
+    for (int32_t q = 0; q < step->n_seq; q++) {
+        const uint32_t seq[4] = {(uint32_t)step->seq_first[q], (uint32_t)step->seq_first[q + 1],
+                                 (uint32_t)step->seq_past[q],
+                                 (uint32_t)(step->seq_slot ? step->seq_slot[q] : 0)};
+        memcpy(m + p->seq_off + (uint64_t)q * 16, seq, 16);
+    }
     if (step->n_out) memcpy(m + p->out_off, step->out_rows, (size_t)step->n_out * 4);
     for (int32_t q = 0; q < step->n_seq && p->max_pages; q++) {
         const int32_t n_kv = step->seq_past[q] + step->seq_first[q + 1] - step->seq_first[q];
