@@ -50,6 +50,7 @@ typedef struct ob_dev_info {
     uint64_t mem_total_bytes, mem_free_bytes; /* 0 when unknown */
     uint64_t max_buffer_bytes;
     int32_t max_tok;      /* most tokens of a step */
+    uint64_t n_submits;   /* of an open device: pieces of work handed to it; 0 where nobody counts */
     bool available;       /* false: see reason */
     char reason[256];     /* why it is not available, or what was switched off (disabled kernels) */
 } ob_dev_info;

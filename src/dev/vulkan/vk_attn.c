@@ -299,6 +299,7 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     memcpy(s->push.u, words, sizeof words);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, c.bt);
     s->grid[1] = y;
+    s->cut = split ? 0 : 1;
     if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, &s->push.u[12]);
     return split ? add_split(p, i, s, err) : OB_OK;
 }

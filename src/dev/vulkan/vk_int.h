@@ -5,8 +5,10 @@
  *   vk_pack.c     weights in the layout of shaders/weight.glsl
  *   vk_kernels.c  pipelines by kernel name and constants, the cache on disk
  *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_attn.c the ops with choices
- *   vk_record.c   dispatches become one command buffer with the barriers they need
+ *   vk_time.c     how long dispatches take, guessed and measured
+ *   vk_record.c   dispatches become command buffers with the barriers they need
  *   vk_run.c      a step: parameters, submit, wait, results, times
+ *   vk_fault.c    faults on demand, for tests
  *   vk_test.c     fast kernels against ops/ref.c before they are used
  *
  * Everything belongs to the engine thread, but for the loader, which is made once under a lock and
@@ -37,7 +39,7 @@
             BindBufferMemory) X(GetBufferDeviceAddress) X(CreateCommandPool) X(DestroyCommandPool) \
             X(AllocateCommandBuffers) X(FreeCommandBuffers) X(BeginCommandBuffer) \
                 X(EndCommandBuffer) X(CmdBindPipeline) X(CmdPushConstants) X(CmdDispatch) \
-                    X(CmdDispatchIndirect) X(CmdPipelineBarrier2) X(CmdCopyBuffer) \
+                    X(CmdDispatchIndirect) X(CmdDispatchBase) X(CmdPipelineBarrier2) X(CmdCopyBuffer) \
                         X(CmdFillBuffer) X(CreateSemaphore) X(DestroySemaphore) X(WaitSemaphores) \
                             X(GetSemaphoreCounterValue) X(CreateShaderModule) \
                                 X(DestroyShaderModule) X(CreatePipelineLayout) \
@@ -113,6 +115,7 @@ typedef struct vk_pipe {
     const vk_shader *shader;
     uint32_t n_spec, spec[VK_MAX_SPEC];
     VkPipeline handle;
+    VkPipeline base; /* the same for vkCmdDispatchBase; made when a dispatch is first cut */
 } vk_pipe;
 
 typedef struct vk_block vk_block;
@@ -136,6 +139,8 @@ typedef struct vk_profile {
 } vk_profile;
 
 enum { VK_STAGE_HALVES = 2, VK_STAGE_BYTES = 16 << 20, VK_MAX_PROFILE = 48 };
+enum { VK_SUBMIT_MS = 50 }; /* longest submit that is made on purpose */
+enum { VK_MAX_SUBMIT = 32 }; /* command buffers of one submit */
 
 typedef struct vk_dev {
     ob_dev base;
@@ -143,7 +148,12 @@ typedef struct vk_dev {
     const vk_phys *phys;
     int index;
     bool exact, profile;
+    bool testing; /* vk_test.c is at work */
     bool lost;
+    double submit_ms;        /* bound for one submit */
+    double scale;            /* of the newest measurement: real over nominal milliseconds */
+    uint64_t n_begun, lose_at, no_memory_at; /* steps; vk_fault.c */
+    uint64_t n_submits;      /* of steps */
     unsigned fast;       /* VK_FAST_* that may be used */
     unsigned tested[64]; /* by ob_type: VK_FAST_* that passed their test with this weight type */
     char disabled[160];  /* names of kernels that were switched off */
@@ -169,6 +179,7 @@ typedef struct vk_dev {
     size_t n_pipes, cap_pipes;
     uint32_t sg;        /* subgroup size asked for */
     ob_dev_plan *timed; /* its last step's times are not read yet */
+    ob_dev_plan *running; /* its step is not waited for yet */
     vk_profile prof[VK_MAX_PROFILE];
     int n_prof;
 } vk_dev;
@@ -194,7 +205,8 @@ ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_er
 void vk_mem_free(vk_dev *d, vk_mem *m);
 void vk_mem_deinit(vk_dev *d); /* all blocks */
 ob_status vk_stage_init(vk_dev *d, ob_err *err);
-ob_status vk_queue_submit(vk_dev *d, VkCommandBuffer cmd, ob_err *err);
+/* n command buffers, 1..VK_MAX_SUBMIT, as one submit. */
+ob_status vk_queue_submit(vk_dev *d, uint32_t n, const VkCommandBuffer *cmds, ob_err *err);
 ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err);
 /* Room for up to *n bytes to be sent (*n may come back smaller), then the sending of n bytes. */
 ob_status vk_stage_begin(vk_dev *d, uint64_t *n, uint8_t **out, ob_err *err);
@@ -221,6 +233,8 @@ bool vk_kernel_exists(const char *name);
  */
 ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec,
                         const vk_pipe **out, ob_err *err);
+/* The variant of a pipeline that may be dispatched in parts. */
+ob_status vk_kernel_base(vk_dev *d, VkPipeline pipe, VkPipeline *out, ob_err *err);
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
@@ -233,6 +247,11 @@ typedef struct vk_range {
     VkDeviceAddress first, last; /* [first, last) */
 } vk_range;
 
+/* Nominal milliseconds of n tokens of which each sees kv cached ones: fixed + n * (tok + kv * kv). */
+typedef struct vk_cost {
+    double fixed, tok, kv;
+} vk_cost;
+
 enum { VK_MAX_RANGES = 8 };
 typedef struct vk_dispatch {
     VkPipeline pipe;
@@ -241,6 +260,9 @@ typedef struct vk_dispatch {
     uint32_t grid[3];
     int32_t indirect; /* index of the plan's indirect sizes, or -1 */
     int32_t op, mat;  /* mat: which matrix of a linear op, or -1 */
+    int cut;          /* 1 + the dimension of the grid along which it may be dispatched in parts (its kernel
+                         must not use gl_NumWorkGroups of it), 0: none */
+    vk_cost cost;
     vk_range reads[VK_MAX_RANGES], writes[VK_MAX_RANGES];
     int n_reads, n_writes;
 } vk_dispatch;
@@ -268,6 +290,12 @@ typedef struct vk_rope_table {
     VkDeviceAddress high, low;
 } vk_rope_table;
 
+/* A part of the list with a command buffer of its own. */
+typedef struct vk_segment {
+    VkCommandBuffer cmd;
+    vk_cost cost;
+} vk_segment;
+
 struct ob_dev_plan {
     vk_dev *dev;
     ob_arena arena;
@@ -294,7 +322,11 @@ struct ob_dev_plan {
     int32_t n_indirect;
     vk_rope_table *ropes;
     int32_t n_ropes;
-    VkCommandBuffer cmd;
+    vk_segment *segments; /* [cap_segments]: the list in order, each as long as a submit may be at most */
+    int32_t n_segments, n_cmds, cap_segments; /* n_cmds: command buffers there are */
+    double scale, cut_scale; /* real over nominal milliseconds: by now, and when the segments were made */
+    double nominal_ms, t_submit; /* of the step in flight */
+    int32_t n_measured;
     VkQueryPool times;
     uint64_t in_flight; /* value of its last submit, 0: none */
     int32_t n_tok, n_out, n_seq;
@@ -350,7 +382,19 @@ uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at co
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);
 
-/* vk_record.c */
+/* vk_time.c */
+ob_status vk_time_init(vk_dev *d, ob_err *err);
+void vk_time_dispatches(ob_dev_plan *p);
+double vk_time_nominal(const vk_cost *c, double n_tok, double n_kv);
+double vk_time_worst(const ob_dev_plan *p, const vk_cost *c); /* real ms of the largest step */
+void vk_time_measured(ob_dev_plan *p, double ms);
+
+/* vk_fault.c */
+void vk_fault_init(vk_dev *d);
+ob_status vk_fault(vk_dev *d, ob_err *err); /* at the beginning of each step of a model */
+
+/* vk_record.c: the list into segments; may be called again, when nothing of the plan is in flight and its
+ * scale has changed. */
 ob_status vk_record(ob_dev_plan *p, ob_err *err);
 
 /* vk_run.c */

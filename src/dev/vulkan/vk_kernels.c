@@ -125,12 +125,13 @@ void vk_kernels_deinit(vk_dev *d)
     }
     for (size_t i = 0; i < d->n_pipes; i++) {
         d->DestroyPipeline(d->handle, d->pipes[i].handle, NULL);
+        if (d->pipes[i].base) d->DestroyPipeline(d->handle, d->pipes[i].base, NULL);
     }
     ob_free(d->pipes);
     if (d->layout) d->DestroyPipelineLayout(d->handle, d->layout, NULL);
 }
 
-static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
+static VkResult make_pipeline(vk_dev *d, const vk_pipe *p, VkPipelineCreateFlags flags, VkPipeline *out)
 {
     VkSpecializationMapEntry entries[VK_MAX_SPEC];
     for (uint32_t i = 0; i < p->n_spec; i++) entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
@@ -151,6 +152,7 @@ static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
         .requiredSubgroupSize = d->sg};
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = flags,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .pNext = whole ? &size : NULL,
                   .flags = whole ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
@@ -159,7 +161,7 @@ static VkResult make_pipeline(vk_dev *d, vk_pipe *p)
                   .pName = "main",
                   .pSpecializationInfo = &spec},
         .layout = d->layout};
-    r = d->CreateComputePipelines(d->handle, d->cache, 1, &info, NULL, &p->handle);
+    r = d->CreateComputePipelines(d->handle, d->cache, 1, &info, NULL, out);
     d->DestroyShaderModule(d->handle, module, NULL);
     return r;
 }
@@ -186,12 +188,30 @@ ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint
         d->pipes = grown;
         d->cap_pipes = cap;
     }
-    const VkResult r = make_pipeline(d, &p);
+    const VkResult r = make_pipeline(d, &p, 0, &p.handle);
     if (r != VK_SUCCESS) {
         const ob_status s = vk_error(d, r, "making a pipeline", err);
         return ob_err_prefix(err, s, "kernel %s", name);
     }
     d->pipes[d->n_pipes] = p;
     *out = &d->pipes[d->n_pipes++];
+    return OB_OK;
+}
+
+ob_status vk_kernel_base(vk_dev *d, VkPipeline pipe, VkPipeline *out, ob_err *err)
+{
+    size_t i = 0;
+    while (i < d->n_pipes && d->pipes[i].handle != pipe) i++;
+    if (i == d->n_pipes) return ob_err_set(err, OB_E_INTERNAL, "vulkan: a pipeline of nobody");
+    vk_pipe *p = &d->pipes[i];
+    if (!p->base) {
+        const VkResult r = make_pipeline(d, p, VK_PIPELINE_CREATE_DISPATCH_BASE_BIT, &p->base);
+        if (r != VK_SUCCESS) {
+            p->base = VK_NULL_HANDLE;
+            const ob_status s = vk_error(d, r, "making a pipeline", err);
+            return ob_err_prefix(err, s, "kernel %s", p->shader->name);
+        }
+    }
+    *out = p->base;
     return OB_OK;
 }

@@ -295,6 +295,7 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, bn);
     s->grid[1] = (uint32_t)ob_div_up(rows_of(p, op), bm);
+    s->cut = 1;
     return OB_OK;
 }
 
@@ -348,6 +349,7 @@ static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress p
     s->grid[0] = m_tiles;
     s->grid[1] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, t.bn);
     s->grid[2] = split;
+    s->cut = 2;
     if (split == 1) return OB_OK;
     s->push.a[2] = part;
     s->n_writes = 0;

@@ -211,18 +211,20 @@ void vk_mem_deinit(vk_dev *d)
 
 /* --- queue ------------------------------------------------------------------------------------ */
 
-ob_status vk_queue_submit(vk_dev *d, VkCommandBuffer cmd, ob_err *err)
+ob_status vk_queue_submit(vk_dev *d, uint32_t n, const VkCommandBuffer *cmds, ob_err *err)
 {
+    VkCommandBufferSubmitInfo c[VK_MAX_SUBMIT];
     if (d->lost) return ob_err_set(err, OB_E_DEVICE_LOST, "vulkan: the device was lost");
-    const VkCommandBufferSubmitInfo c = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
-                                         .commandBuffer = cmd};
+    for (uint32_t i = 0; i < n; i++)
+        c[i] = (VkCommandBufferSubmitInfo){.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
+                                           .commandBuffer = cmds[i]};
     const VkSemaphoreSubmitInfo signal = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO,
                                           .semaphore = d->timeline,
                                           .value = d->last + 1,
                                           .stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT};
     const VkSubmitInfo2 info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2,
-                                .commandBufferInfoCount = 1,
-                                .pCommandBufferInfos = &c,
+                                .commandBufferInfoCount = n,
+                                .pCommandBufferInfos = c,
                                 .signalSemaphoreInfoCount = 1,
                                 .pSignalSemaphoreInfos = &signal};
     const VkResult r = d->QueueSubmit2(d->queue, 1, &info, VK_NULL_HANDLE);
@@ -293,7 +295,7 @@ static ob_status end(vk_dev *d, VkCommandBuffer cmd, ob_err *err)
     barrier(d, cmd, false);
     const VkResult r = d->EndCommandBuffer(cmd);
     if (r != VK_SUCCESS) return vk_error(d, r, "ending a command buffer", err);
-    OB_TRY(vk_queue_submit(d, cmd, err));
+    OB_TRY(vk_queue_submit(d, 1, &cmd, err));
     d->stage_done[d->stage_at] = d->last;
     d->stage_at = (d->stage_at + 1) % VK_STAGE_HALVES;
     return OB_OK;

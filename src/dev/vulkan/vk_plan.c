@@ -518,6 +518,7 @@ ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings
     if (!p) return no_memory(err);
     p->dev = d;
     p->fast = fast;
+    p->scale = d->scale;
     ob_arena_init(&p->arena, (size_t)256 << 20);
     OB_GOTO(copy_program(p, prog, err));
     OB_GOTO(bind(p, b, err));
@@ -543,7 +544,8 @@ void vk_plan_free(ob_dev *dev, ob_dev_plan *p)
     if (p->in_flight) (void)vk_queue_wait(d, p->in_flight, NULL);
     if (d->timed == p) d->timed = NULL;
     if (p->times) d->DestroyQueryPool(d->handle, p->times, NULL);
-    if (p->cmd) d->FreeCommandBuffers(d->handle, d->pool, 1, &p->cmd);
+    if (d->running == p) d->running = NULL;
+    for (int32_t i = 0; i < p->n_cmds; i++) d->FreeCommandBuffers(d->handle, d->pool, 1, &p->segments[i].cmd);
     for (int32_t i = 0; i < p->n_ropes; i++) vk_mem_free(d, &p->ropes[i].mem);
     vk_mem_free(d, &p->results);
     vk_mem_free(d, &p->params);

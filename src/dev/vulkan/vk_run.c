@@ -1,8 +1,9 @@
-/* A step: its parameters into the plan's memory, one submit, the results. */
+/* A step: its parameters into the plan's memory, one submit (several where it takes long), the results. */
 #include "dev/vulkan/vk_int.h"
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/math.h"
 #include "dev/step_check.h"
 
@@ -119,16 +120,58 @@ int vk_profile_read(ob_dev *dev, ob_profile_row *rows, int cap, bool reset)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
+/* The segments are cut for a scale that is far from what was measured: cut them again. Rare: the scale must
+ * have doubled, or the segments have been far shorter than they might be. */
+static ob_status recut(ob_dev_plan *p, ob_err *err)
+{
+    const double change = p->scale / p->cut_scale;
+    if (change < 2 && (change > 0.125 || p->n_segments == 1)) return OB_OK;
+    double worst = 0;
+    for (int32_t i = 0; i < p->n_segments; i++) worst = OB_MAX(worst, vk_time_worst(p, &p->segments[i].cost));
+    if (change >= 2 && worst <= p->dev->submit_ms) {
+        p->cut_scale = p->scale;
+        return OB_OK;
+    }
+    return vk_record(p, err);
+}
+
+/* As many segments in each submit as the bound allows. */
+static ob_status submit_segments(ob_dev_plan *p, ob_err *err)
+{
+    vk_dev *d = p->dev;
+    VkCommandBuffer cmds[VK_MAX_SUBMIT];
+    p->nominal_ms = 0;
+    for (int32_t i = 0; i < p->n_segments;) {
+        double ms = 0;
+        uint32_t n = 0;
+        for (; i < p->n_segments && n < VK_MAX_SUBMIT; i++) {
+            const double more = vk_time_nominal(&p->segments[i].cost, p->n_tok, p->n_kv);
+            if (n && (ms + more) * p->scale > d->submit_ms) break;
+            cmds[n++] = p->segments[i].cmd;
+            ms += more;
+        }
+        OB_TRY(vk_queue_submit(d, n, cmds, err));
+        d->n_submits += !d->testing;
+        p->nominal_ms += ms;
+        p->in_flight = d->last;
+    }
+    return OB_OK;
+}
+
 ob_status vk_submit(ob_dev *dev, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err)
 {
     vk_dev *d = vk_of(dev);
     *out = 0;
     OB_TRY(ob_step_check(&p->prog, step, p->page_tok, p->n_pages, p->max_ctx, p->n_slots, err));
+    if (!d->testing) OB_TRY(vk_fault(d, err));
     if (p->in_flight) OB_TRY(vk_queue_wait(d, p->in_flight, err));
     collect_times(d);
+    OB_TRY(recut(p, err));
     write_params(p, step);
-    OB_TRY(vk_queue_submit(d, p->cmd, err));
-    p->in_flight = *out = d->last;
+    p->t_submit = ob_now_ms();
+    OB_TRY(submit_segments(p, err));
+    *out = p->in_flight;
+    d->running = p;
     if (p->times) d->timed = p;
     return OB_OK;
 }
@@ -137,6 +180,10 @@ ob_status vk_wait(ob_dev *dev, ob_fence f, ob_err *err)
 {
     vk_dev *d = vk_of(dev);
     OB_TRY(vk_queue_wait(d, f, err));
+    if (d->running && d->running->in_flight <= f) {
+        vk_time_measured(d->running, ob_now_ms() - d->running->t_submit);
+        d->running = NULL;
+    }
     if (d->timed && d->timed->in_flight <= f) collect_times(d);
     return OB_OK;
 }

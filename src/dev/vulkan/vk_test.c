@@ -237,6 +237,7 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
         goto out;
     }
+    d->testing = true;
     OB_GOTO(make_trial(t, type, err));
     OB_GOTO(reference(t, err));
     for (int i = 0; i < 2; i++)
@@ -244,6 +245,7 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     OB_GOTO(run_tests(d, t, type, err));
     d->n_prof = 0; /* tests are no work of a model */
 out:
+    d->testing = false;
     if (s != OB_OK) d->tested[type] = 0;
     for (int i = 0; t && i < 2; i++) vk_weight_free(&d->base, t->packed[i]);
     if (t) {

@@ -62,6 +62,7 @@ static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
     const vk_dev *d = (const vk_dev *)dev;
     fill_info(out, d->lib, d->index, dev->api->kind,
               d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
+    out->n_submits = d->n_submits;
     if (d->disabled[0])
         snprintf(out->reason, sizeof out->reason, "switched off: %.200s", d->disabled);
     if (d->lost) {
@@ -228,6 +229,8 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
         s = vk_error(d, r, "opening the device", err);
         goto out;
     }
+    OB_GOTO(vk_time_init(d, err));
+    vk_fault_init(d);
     OB_GOTO(load_functions(d, err));
     OB_GOTO(make_queue(d, err));
     OB_GOTO(vk_stage_init(d, err));
