@@ -4,7 +4,9 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "base/math.h"
 #include "graph/model.h"
+#include "ops/ref.h"
 #include "gguf_builder.h"
 #include "test.h"
 
@@ -147,6 +149,107 @@ static void test_refused(void **state)
     want_refused(&w, OB_E_UNSUPPORTED, "llama.rope.freq_bass");
 }
 
+/* Scales, soft caps and windows that some architecture of this field has. Each of ours must use them or refuse
+ * them by name. */
+static const char *const k_scales[] = {
+    "attn_logit_softcapping", "final_logit_softcapping", "router_logit_softcapping", "attention.scale",
+    "attention.clamp_kqv",    "attention.max_alibi_bias", "attention.sliding_window", "attention.temperature_scale",
+    "attention.output_scale", "embedding_scale",          "residual_scale",           "logit_scale",
+    "use_parallel_residual",  "swin_norm",                "expert_weights_scale",     "interleave_moe_layer_step",
+};
+
+static const struct arch {
+    const char *model, *name;
+    const char *used[8]; /* of k_scales */
+} k_every[] = {
+    {"llama", "llama", {0}},
+    {"qwen2", "qwen2", {0}},
+    {"qwen3", "qwen3", {0}},
+    {"qwen3moe", "qwen3moe", {"expert_weights_scale"}},
+    {"minicpm", "minicpm", {"embedding_scale", "residual_scale", "logit_scale"}},
+    {"gemma3", "gemma3", {"attention.sliding_window", "final_logit_softcapping"}},
+    {"glm47flash", "deepseek2", {"expert_weights_scale"}},
+    {"deepseek3", "deepseek2", {"expert_weights_scale"}},
+    {"qwen35", "qwen35", {"expert_weights_scale"}},
+    {"qwen35moe", "qwen35moe", {"expert_weights_scale"}},
+    {"zaya", "zaya", {"expert_weights_scale"}},
+    {"deepseek4", "deepseek4", {"attention.sliding_window", "expert_weights_scale"}},
+    {"bert", "bert", {0}},
+    {"modern-bert", "modern-bert", {"attention.sliding_window"}},
+    {"modern-bert-cls", "modern-bert", {"attention.sliding_window"}},
+    {"laya", "modern-bert", {"attention.sliding_window"}},
+};
+
+static void test_every_scale(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OB_COUNT(k_every); i++)
+        for (size_t k = 0; k < OB_COUNT(k_scales); k++) {
+            char key[96];
+            bool used = false;
+            for (int u = 0; u < 8 && k_every[i].used[u]; u++) used |= !strcmp(k_every[i].used[u], k_scales[k]);
+            if (used) continue;
+            world w;
+            load(&w, k_every[i].model);
+            snprintf(key, sizeof key, "%s.%s", k_every[i].name, k_scales[k]);
+            insert_f32(&w, key, 2.0f);
+            want_refused(&w, OB_E_UNSUPPORTED, key);
+        }
+}
+
+/* One more tensor [8] than the file has, at its end. */
+static void add_tensor(world *w, const char *name)
+{
+    ob_buf b;
+    uint64_t n_tensors, end = 0, data = UINT64_MAX, len;
+    if (ob_file_open_bytes(w->bytes.data, w->bytes.len, 0, &w->file, &w->err) != OB_OK) fail_msg("%s", w->err.text);
+    for (size_t i = 0; i < ob_file_n_tensors(w->file); i++) {
+        const ob_tensor *t = ob_file_tensor(w->file, i);
+        data = OB_MIN(data, t->file_off);
+        end = OB_MAX(end, t->file_off + t->n_bytes);
+    }
+    size_t at = 0;
+    const char *first = ob_file_tensor(w->file, 0)->name;
+    for (size_t i = 8; !at && i + strlen(first) < w->bytes.len; i++) {
+        memcpy(&len, w->bytes.data + i - 8, 8);
+        if (len == strlen(first) && !memcmp(w->bytes.data + i, first, len)) at = i - 8;
+    }
+    ob_file_close(w->file);
+    w->file = NULL;
+    assert_true(at > 0 && data != UINT64_MAX);
+    ob_buf_init(&b, 17u << 20);
+    ob_buf_add(&b, w->bytes.data, at);
+    memcpy(&n_tensors, b.data + 8, 8);
+    n_tensors++;
+    memcpy(b.data + 8, &n_tensors, 8);
+    assert_int_equal(strlen(name), 32); /* so that the entry's 64 bytes move the data by whole alignments */
+    gb_str(&b, name);
+    gb_u32(&b, 1);
+    gb_u64(&b, 8);
+    gb_u32(&b, OB_F32);
+    gb_u64(&b, (end - data + 31) / 32 * 32);
+    ob_buf_add(&b, w->bytes.data + at, end - at);
+    while (b.len % 32) ob_buf_addc(&b, 0);
+    for (int i = 0; i < 32; i++) ob_buf_addc(&b, 0);
+    ob_buf_deinit(&w->bytes);
+    w->bytes = b;
+}
+
+static void test_every_unused_tensor(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < OB_COUNT(k_every); i++) {
+        world w;
+        load(&w, k_every[i].model);
+        add_tensor(&w, "blk.0.attn_unheard_of_norm.weigh");
+        want_refused(&w, OB_E_UNSUPPORTED, "blk.0.attn_unheard_of_norm.weigh");
+        /* and without it the file is as good as before */
+        load(&w, k_every[i].model);
+        if (build(&w, 0) != OB_OK) fail_msg("%s: %s", k_every[i].model, w.err.text);
+        done(&w);
+    }
+}
+
 static void test_minicpm_defaults(void **state)
 {
     (void)state;
@@ -179,6 +282,69 @@ static void test_gating_default(void **state)
     if (build(&w, 0) != OB_OK) fail_msg("%s", w.err.text);
     assert_int_equal(find_op(&w, OB_OP_MOE_ROUTE, 0)->p.route.gating, OB_GATING_SOFTMAX);
     done(&w);
+}
+
+/* A file with GLM-4.7-Flash's number of layers and vocabulary has sigmoid scores: every layer dense but the last. */
+static void glm_file(world *w, uint32_t n_layer)
+{
+    static const struct { const char *name; uint64_t ne[3]; } k_tensors[] = {
+        {"attn_norm.weight", {4, 1, 1}},      {"attn_q.weight", {4, 4, 1}},         {"attn_kv_a_mqa.weight", {4, 4, 1}},
+        {"attn_kv_a_norm.weight", {2, 1, 1}}, {"attn_k_b.weight", {2, 2, 1}},       {"attn_v_b.weight", {2, 2, 1}},
+        {"attn_output.weight", {2, 4, 1}},    {"ffn_norm.weight", {4, 1, 1}},       {"ffn_gate.weight", {4, 2, 1}},
+        {"ffn_up.weight", {4, 2, 1}},         {"ffn_down.weight", {2, 4, 1}},       {"ffn_gate_inp.weight", {4, 2, 1}},
+        {"ffn_gate_exps.weight", {4, 2, 2}},  {"ffn_up_exps.weight", {4, 2, 2}},    {"ffn_down_exps.weight", {2, 4, 2}}};
+    static const struct { const char *key; uint32_t v; } k_keys[] = {
+        {"context_length", 64},        {"embedding_length", 4},             {"attention.head_count", 1},
+        {"attention.head_count_kv", 1}, {"attention.kv_lora_rank", 2},      {"attention.key_length", 4},
+        {"attention.value_length", 2}, {"attention.key_length_mla", 4},     {"attention.value_length_mla", 2},
+        {"rope.dimension_count", 2},   {"expert_count", 2},                 {"expert_used_count", 1}};
+    enum { N_VOCAB = 154880, N_DENSE = 11, N_HEAD = 8 };
+    char name[64];
+    uint64_t off = 0, n_tensors = 2 + (n_layer - 1) * N_DENSE + 12;
+    memset(w, 0, sizeof *w);
+    ob_buf_init(&w->bytes, 16u << 20);
+    gb_head(&w->bytes, 3, n_tensors, OB_COUNT(k_keys) + 4);
+    gb_kv_str(&w->bytes, "general.architecture", "deepseek2");
+    for (size_t i = 0; i < OB_COUNT(k_keys); i++) {
+        snprintf(name, sizeof name, "deepseek2.%s", k_keys[i].key);
+        gb_kv_u32(&w->bytes, name, k_keys[i].v);
+    }
+    gb_kv_u32(&w->bytes, "deepseek2.block_count", n_layer);
+    gb_kv_u32(&w->bytes, "deepseek2.leading_dense_block_count", n_layer - 1);
+    const float eps = 1e-5f;
+    gb_kv(&w->bytes, "deepseek2.attention.layer_norm_rms_epsilon", OB_KV_F32, &eps, 4);
+    gb_tensor(&w->bytes, "token_embd.weight", OB_F32, 4, N_VOCAB, off);
+    off += 16 * N_VOCAB;
+    gb_tensor(&w->bytes, "output_norm.weight", OB_F32, 4, 1, off);
+    off += 32;
+    for (uint32_t l = 0; l < n_layer; l++)
+        for (size_t i = 0; i < OB_COUNT(k_tensors); i++) {
+            const bool dense = l + 1 < n_layer;
+            if (dense ? i >= N_DENSE : i >= N_HEAD && i < N_DENSE) continue;
+            snprintf(name, sizeof name, "blk.%u.%s", l, k_tensors[i].name);
+            gb_str(&w->bytes, name);
+            gb_u32(&w->bytes, 3);
+            for (int d = 0; d < 3; d++) gb_u64(&w->bytes, k_tensors[i].ne[d]);
+            gb_u32(&w->bytes, OB_F32);
+            gb_u64(&w->bytes, off);
+            off += (k_tensors[i].ne[0] * k_tensors[i].ne[1] * k_tensors[i].ne[2] * 4 + 31) / 32 * 32;
+        }
+    gb_pad(&w->bytes, 32);
+    gb_fill(&w->bytes, 0, off);
+}
+
+static void test_gating_of_glm(void **state)
+{
+    (void)state;
+    static const struct { uint32_t n_layer; ob_gating gating; } c[] = {
+        {47, OB_GATING_SIGMOID}, {48, OB_GATING_SIGMOID}, {46, OB_GATING_SOFTMAX}};
+    for (size_t i = 0; i < OB_COUNT(c); i++) {
+        world w;
+        glm_file(&w, c[i].n_layer);
+        if (build(&w, 0) != OB_OK) fail_msg("%s", w.err.text);
+        assert_int_equal(find_op(&w, OB_OP_MOE_ROUTE, 0)->p.route.gating, c[i].gating);
+        done(&w);
+    }
 }
 
 static void want_factors(int32_t n_ctx, const char *name)
@@ -236,9 +402,42 @@ static void test_deepseek_yarn(void **state)
     done(&w);
 }
 
+/* YaRN's frequencies and magnitude as transformers' _compute_yarn_parameters has them (width 64, base 10000, factor
+ * 8, original context 4096). Turning (1, 0) by position 1 shows a frequency. */
+static void test_yarn_frequencies(void **state)
+{
+    (void)state;
+    static const struct { int pair; double inv_freq; } c[] = {
+        {0, 1.0}, {1, 0.7498942017555237}, {10, 0.05623412877321243}, {11, 0.039331309497356415},
+        {15, 0.008847401477396488}, {20, 0.0010338216088712215}, {23, 0.00016669018077664077}, {31, 1.666901880525984e-05}};
+    world w;
+    load(&w, "llama");
+    insert_str(&w, "llama.rope.scaling.type", "yarn");
+    insert_f32(&w, "llama.rope.scaling.factor", 8.0f);
+    insert_u32(&w, "llama.rope.scaling.original_context_length", 4096);
+    if (build(&w, 0) != OB_OK) fail_msg("%s", w.err.text);
+    ob_rope_params r = find_op(&w, OB_OP_ROPE, 0)->p.rope;
+    assert_true(fabsf(r.attn_factor - 1.2079441541679836f) < 1e-6f);
+    assert_true(r.ext_factor == 1.0f && r.freq_scale == 0.125f);
+    r.head_dim = r.n_rot = 64;
+    r.base = 10000.0f;
+    r.pairing = OB_ROPE_NEOX;
+    float x[64] = {0}, y[64];
+    for (int i = 0; i < 32; i++) x[i] = 1.0f;
+    ob_ref_rope_row(&r, NULL, 1, 1, x, y);
+    for (size_t i = 0; i < OB_COUNT(c); i++) {
+        const double got = atan2((double)y[32 + c[i].pair], (double)y[c[i].pair]);
+        if (!(fabs(got / c[i].inv_freq - 1) < 2e-6)) fail_msg("pair %d: %.9g, not %.9g", c[i].pair, got, c[i].inv_freq);
+        assert_true(fabs(hypot((double)y[c[i].pair], (double)y[32 + c[i].pair]) - 1.2079441541679836) < 1e-6);
+    }
+    done(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_scale), cmocka_unit_test(test_every_unused_tensor),
+        cmocka_unit_test(test_gating_of_glm), cmocka_unit_test(test_yarn_frequencies),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_minicpm_defaults),  cmocka_unit_test(test_gating_default),
         cmocka_unit_test(test_longrope), cmocka_unit_test(test_prediction_blocks), cmocka_unit_test(test_deepseek_yarn),
     };

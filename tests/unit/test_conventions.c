@@ -2,89 +2,9 @@
  *
  * Programs run by the reference ops alone (ops/ref.h). So this also shows that the references by
  * themselves give the golden logits, and that each test of test_golden.c can fail. */
-#include <math.h>
-
-#include "graph/model.h"
-#include "npz.h"
-#include "ops/ref.h"
-#include "test.h"
-
-/* ------------------------------------------------------------------ a whole prompt by the references */
-
-enum { PAGE_TOK = 64, MAX_TOK = 320 };
-
-typedef struct run {
-    const ob_program *p;
-    float **vals, **states;
-    ob_cache_view *caches;
-    float *scratch, *work;
-} run;
-
-static void run_new(run *r, ob_program *p, int32_t n_tok)
-{
-    ob_err err;
-    if (ob_program_plan(p, n_tok, n_tok, 1, &err) != OB_OK) fail_msg("%s", err.text);
-    *r = (run){.p = p};
-    r->work = calloc(1, p->workspace_bytes + 64);
-    r->vals = calloc((size_t)p->n_vals, sizeof *r->vals);
-    r->states = calloc((size_t)p->n_states + 1, sizeof *r->states);
-    r->caches = calloc((size_t)p->n_caches + 1, sizeof *r->caches);
-    r->scratch = calloc(ob_ref_scratch_floats(p, MAX_TOK), sizeof *r->scratch);
-    for (int32_t v = 0; v < p->n_vals; v++) r->vals[v] = r->work + p->vals[v].offset / sizeof(float);
-    for (int32_t s = 0; s < p->n_states; s++) r->states[s] = calloc((size_t)p->states[s].n_floats, sizeof(float));
-    for (int32_t c = 0; c < p->n_caches; c++) {
-        const ob_cache_spec *k = &p->caches[c];
-        r->caches[c] = (ob_cache_view){.k_type = OB_F32, .v_type = OB_F32, .page_tok = PAGE_TOK,
-                                       .k = calloc(MAX_TOK * (size_t)k->n_head_kv * (size_t)k->k_dim, 4),
-                                       .v = calloc(MAX_TOK * (size_t)k->n_head_kv * (size_t)k->v_dim + 1, 4)};
-    }
-}
-
-static void run_free(run *r)
-{
-    for (int32_t s = 0; s < r->p->n_states; s++) free(r->states[s]);
-    for (int32_t c = 0; c < r->p->n_caches; c++) {
-        free(r->caches[c].k);
-        free(r->caches[c].v);
-    }
-    free(r->work);
-    free(r->vals);
-    free(r->states);
-    free(r->caches);
-    free(r->scratch);
-}
-
-/* Logits of every token of one prompt; they stay in the run. */
-static const float *run_prompt(run *r, const int32_t *tok, int32_t n)
-{
-    int32_t pos[MAX_TOK], pages[MAX_TOK / PAGE_TOK];
-    const int32_t first[2] = {0, n}, past = 0, slot = 0;
-    for (int32_t i = 0; i < n; i++) pos[i] = i;
-    for (int32_t i = 0; i < MAX_TOK / PAGE_TOK; i++) pages[i] = MAX_TOK / PAGE_TOK - 1 - i;
-    const ob_step st = {.n_tok = n, .n_seq = 1, .n_out = n, .tok = tok, .pos = pos, .seq_first = first,
-                        .seq_past = &past, .seq_slot = &slot, .page_table = pages,
-                        .max_pages = MAX_TOK / PAGE_TOK, .out_rows = pos};
-    const ob_ref_env e = {.prog = r->p, .step = &st, .vals = r->vals, .caches = r->caches, .states = r->states,
-                          .scratch = r->scratch};
-    for (int32_t i = 0; i < r->p->n_ops; i++)
-        for (int phase = 0; phase < ob_ref_n_phases(r->p->ops[i].kind); phase++)
-            ob_ref_run(&e, i, phase, 0, ob_ref_n_items(&e, i));
-    return r->vals[r->p->logits];
-}
+#include "ref_run.h"
 
 /* ------------------------------------------------------------------ flips */
-
-/* Changes an op; false when the convention does not concern it. */
-typedef bool (*flip_fn)(ob_op *op, const ob_program *p);
-
-#define FLIP(name, kind_, cond, change)                                                           \
-    static bool name(ob_op *op, const ob_program *p)                                              \
-    {                                                                                             \
-        (void)p;                                                                                  \
-        if (op->kind != (kind_) || !(cond)) return false;                                         \
-        change;                                                                                   \
-        return true;                                                                              \
-    }
 
 FLIP(rope_pairing, OB_OP_ROPE, true, op->p.rope.pairing = op->p.rope.pairing == OB_ROPE_NORM ? OB_ROPE_NEOX : OB_ROPE_NORM)
 FLIP(rope_factors, OB_OP_ROPE, op->w[0] != OB_NONE, op->w[0] = OB_NONE)
@@ -132,6 +52,22 @@ FLIP(csa_top_k, OB_OP_CSA, op->in[4] != OB_NONE, op->p.csa.top_k = 1 << 20)
 FLIP(csa_window, OB_OP_CSA, true, op->p.csa.window--)
 FLIP(csa_rope, OB_OP_CSA, op->p.csa.ratio > 0, op->p.csa.rope.base = 10000.0f)
 FLIP(csa_scale, OB_OP_CSA, true, op->p.csa.scale *= 1.25f)
+FLIP(csa_sinks, OB_OP_CSA, true, memset(own_weight(p, op->w[0]), 0, p->weights[op->w[0]].n_bytes))
+FLIP(hc_streams, OB_OP_HC_POST, true, op->kind = OB_OP_SCALE;
+     op->in[0] = op->in[1]; op->in[1] = op->in[2] = OB_NONE; op->p.scale.scale = 1.0f; op->p.scale.softcap = 0)
+FLIP(expert_order, OB_OP_MOE_GLU, op->w[1] != OB_NONE, int32_t w = op->w[0]; op->w[0] = op->w[1]; op->w[1] = w)
+FLIP(gdn_decay, OB_OP_GDN, true, float *a = own_weight(p, op->w[1]);
+     for (int32_t i = 0; i < op->p.gdn.n_head_v; i++) a[i] = -expf(a[i])) /* as if the file had log(-a) */
+FLIP(gdn_eps, OB_OP_GDN, true, op->p.gdn.eps = 1e-2f)
+FLIP(dense_gelu, OB_OP_ACT, op->p.act.act == OB_ACT_GELU_ERF, op->p.act.act = OB_ACT_SILU)
+
+/* The choice "no expert" is never made: the balancing bias of the last class as low as can be. */
+FLIP(skip_expert, OB_OP_MOE_ROUTE, op->w[0] != OB_NONE,
+     own_weight(p, op->w[0])[p->weights[op->w[0]].ne[0] - 1] = -1e9f)
+
+/* Norms as the checkpoint stores them, w instead of 1 + w. */
+FLIP(norm_plus_one, OB_OP_RMS_NORM, op->w[0] != OB_NONE, float *w = own_weight(p, op->w[0]);
+     for (int64_t i = 0; i < p->weights[op->w[0]].ne[0]; i++) w[i] -= 1.0f)
 
 typedef struct control {
     const char *model;
@@ -145,27 +81,38 @@ static const control k_controls[] = {
     C("llama", norm_eps),                   {"llama3rope", "as it is", NULL}, C("llama3rope", rope_factors),
     {"qwen2", "as it is", NULL},            C("qwen2", rope_pairing), C("qwen2", bias),
     {"qwen3", "as it is", NULL},            C("qwen3", rope_pairing), C("qwen3", head_norm),
+    C("llama3rope", rope_pairing),
     {"qwen3moe", "as it is", NULL},         C("qwen3moe", expert_norm), C("qwen3moe", expert_gating),
+    C("qwen3moe", rope_pairing),            C("qwen3moe", head_norm), C("qwen3moe", expert_order),
     {"minicpm", "as it is", NULL},          C("minicpm", rope_pairing), C("minicpm", embedding_scale),
     C("minicpm", residual_scale),           C("minicpm", logit_scale), C("minicpm", logit_scale_inverse),
     {"minicpm-longrope", "as it is", NULL}, C("minicpm-longrope", rope_factors), C("minicpm-longrope", rope_magnitude),
-    {"gemma3", "as it is", NULL},           C("gemma3", attention_window), C("gemma3", attention_window_by_one),
+    C("minicpm-longrope", rope_pairing),    C("minicpm-longrope", embedding_scale),
+    {"gemma3", "as it is", NULL},           C("gemma3", norm_plus_one), C("gemma3", attention_window), C("gemma3", attention_window_by_one),
     C("gemma3", rope_local_base),           C("gemma3", embedding_scale), C("gemma3", gelu_erf),
     C("gemma3", head_norm),                 C("gemma3", norm_weight), C("gemma3", rope_pairing),
     {"glm47flash", "as it is", NULL},       C("glm47flash", rope_pairing), C("glm47flash", rope_offset),
     C("glm47flash", attention_scale_of_latent), C("glm47flash", expert_bias), C("glm47flash", expert_scale),
     C("glm47flash", expert_norm),           C("glm47flash", expert_gating),
-    {"deepseek3", "as it is", NULL},        C("deepseek3", expert_groups), C("deepseek3", expert_bias),
+    {"deepseek3", "as it is", NULL},        C("deepseek3", rope_pairing), C("deepseek3", rope_offset),
+    C("deepseek3", expert_scale),           C("deepseek3", expert_norm), C("deepseek3", expert_gating),
+    C("deepseek3", expert_groups), C("deepseek3", expert_bias),
     {"qwen35", "as it is", NULL},           C("qwen35", gdn_head_order), C("qwen35", conv_silu),
     C("qwen35", rope_whole_head),           C("qwen35", attention_gate), C("qwen35", head_norm),
-    {"qwen35moe", "as it is", NULL},        C("qwen35moe", shared_gate), C("qwen35moe", expert_norm),
-    {"zaya", "as it is", NULL},             C("zaya", rope_whole_head), C("zaya", expert_bias), C("zaya", expert_norm),
+    C("qwen35", rope_pairing),              C("qwen35", gdn_decay), C("qwen35", gdn_eps),
+    C("qwen35", norm_weight),
+    {"qwen35moe", "as it is", NULL},        C("qwen35moe", rope_pairing), C("qwen35moe", gdn_head_order),
+    C("qwen35moe", shared_gate), C("qwen35moe", expert_norm),
+    {"zaya", "as it is", NULL},             C("zaya", rope_pairing), C("zaya", skip_expert), C("zaya", dense_gelu),
+    C("zaya", rope_whole_head), C("zaya", expert_bias), C("zaya", expert_norm),
     C("zaya", router_state),                C("zaya", affine_offset), C("zaya", affine_factor),
     {"deepseek4", "as it is", NULL},        C("deepseek4", rope_pairing), C("deepseek4", rope_not_back),
     C("deepseek4", rope_compressed_base),   C("deepseek4", expert_hash), C("deepseek4", expert_bias),
     C("deepseek4", expert_scale),           C("deepseek4", expert_clamp), C("deepseek4", glu_clamp),
     C("deepseek4", sinkhorn),               C("deepseek4", csa_top_k), C("deepseek4", csa_window),
-    C("deepseek4", csa_rope),               C("deepseek4", csa_scale),
+    C("deepseek4", csa_rope),               C("deepseek4", csa_scale), C("deepseek4", csa_sinks),
+    C("deepseek4", hc_streams),
+    C("deepseek4", expert_norm),            C("deepseek4", expert_gating),
 };
 
 /* Positions that no f32 engine can be held to: see test_golden.c. */
@@ -205,7 +152,7 @@ static void test_control(void **state)
     if (c->flip) assert_true(n_flipped > 0);
     run r;
     run_new(&r, p, (int32_t)tok->shape[0]);
-    const double d = worst(c, run_prompt(&r, tok->data, (int32_t)tok->shape[0]), logits->data,
+    const double d = worst(c, run_text(&r, tok->data, (int32_t)tok->shape[0], NULL, 0, 0), logits->data,
                            (int32_t)tok->shape[0], (int32_t)logits->shape[1]);
     if (getenv("OB_GOLDEN_PRINT")) printf("  %-18s %-26s %.2e\n", c->model, c->what, d);
     if (!c->flip && !(d <= atol)) fail_msg("%s by the references: off by %g, allowed %g", c->model, d, atol);
