@@ -23,7 +23,7 @@ static bool has_ops(world *w, ob_dev *d)
     return true;
 }
 
-/* Tokens of the plan: a device may have kernels for few. */
+/* Tokens of the plan: a device may have kernels for each size. */
 static int32_t g_plan_tok = 128;
 
 static void run_steps(world *w, ob_dev *d, ob_val y, double rms_tol, double max_tol, const char *what)
@@ -83,14 +83,24 @@ typedef struct moe_case {
     ob_route_params route;
     float clamp;
     bool bias, res;
+    int32_t favourite; /* 1 + the expert that all rows choose first; 0: none */
 } moe_case;
 
 static const moe_case k_moe[] = {
-    {OB_F32, OB_F32, OB_F32, 64, 40, 8, 8, {OB_GATING_SOFTMAX, 2, 1, 1, true, 1}, 0, false, true},
-    {OB_F32, OB_TYPE_END, OB_F32, 96, 64, 4, 5, {OB_GATING_SOFTMAX, 1, 1, 1, false, 1}, 0, true, false},
-    {OB_Q4_K, OB_Q4_K, OB_Q6_K, 256, 256, 16, 16, {OB_GATING_SIGMOID, 4, 4, 2, true, 2.5f}, 0, true, true},
-    {OB_Q8_0, OB_Q4_0, OB_Q8_0, 128, 96, 6, 6, {OB_GATING_SQRT_SOFTPLUS, 3, 1, 1, true, 1.5f}, 1, true, true},
-    {OB_MXFP4, OB_TYPE_END, OB_Q8_0, 64, 64, 32, 32, {OB_GATING_SOFTMAX, 8, 1, 1, true, 1}, 0, false, true},
+    {OB_F32, OB_F32, OB_F32, 64, 40, 8, 8, {OB_GATING_SOFTMAX, 2, 1, 1, true, 1}, 0, false, true, 0},
+    {OB_F32, OB_TYPE_END, OB_F32, 96, 64, 4, 5, {OB_GATING_SOFTMAX, 1, 1, 1, false, 1}, 0, true, false, 0},
+    {OB_Q4_K, OB_Q4_K, OB_Q6_K, 256, 256, 16, 16, {OB_GATING_SIGMOID, 4, 4, 2, true, 2.5f}, 0, true, true, 0},
+    {OB_Q8_0, OB_Q4_0, OB_Q8_0, 128, 96, 6, 6, {OB_GATING_SQRT_SOFTPLUS, 3, 1, 1, true, 1.5f}, 1, true, true, 0},
+    {OB_MXFP4, OB_TYPE_END, OB_Q8_0, 64, 64, 32, 32, {OB_GATING_SOFTMAX, 8, 1, 1, true, 1}, 0, false, true, 0},
+};
+
+/* One expert used of many; all rows on one; more experts than pairs; as many as all. */
+static const moe_case k_moe_shapes[] = {
+    {OB_Q4_0, OB_Q4_0, OB_Q4_1, 96, 32, 7, 7, {OB_GATING_SOFTMAX, 1, 1, 1, false, 1}, 0, true, true, 7},
+    {OB_Q4_K, OB_TYPE_END, OB_Q6_K, 256, 256, 5, 5, {OB_GATING_SIGMOID, 2, 1, 1, true, 1}, 0, true, false, 3},
+    {OB_Q8_0, OB_Q8_0, OB_F16, 64, 32, 256, 256, {OB_GATING_SOFTMAX, 8, 1, 1, true, 1}, 0, false, true, 0},
+    {OB_Q5_K, OB_Q5_K, OB_Q5_0, 256, 256, 8, 9, {OB_GATING_SIGMOID, 6, 3, 2, true, 2}, 0, true, true, 0},
+    {OB_F16, OB_F16, OB_BF16, 32, 96, 3, 3, {OB_GATING_SOFTMAX, 3, 1, 1, true, 1}, 0, false, true, 0},
 };
 
 static void run_moe(const moe_case *c, bool exact, double rms_tol, double max_tol)
@@ -105,6 +115,7 @@ static void run_moe(const moe_case *c, bool exact, double rms_tol, double max_to
     ob_op *op = w_op(&w, OB_OP_MOE_ROUTE);
     op->in[0] = logits, op->out[0] = ids, op->out[1] = weights, op->p.route = c->route;
     if (c->bias) op->w[0] = w_vector(&w, c->n_class, 0, 0.3f);
+    if (c->favourite) ((float *)w.data[op->w[0]])[c->favourite - 1] = 10;
     op = w_op(&w, OB_OP_MOE_GLU);
     op->in[0] = x, op->in[1] = ids, op->in[2] = weights, op->in[3] = res, op->out[0] = y;
     op->p.moe = (ob_moe_params){.n_used = c->route.n_used, .act = OB_ACT_SILU, .clamp = c->clamp};
@@ -126,6 +137,20 @@ static void test_moe(void **state)
         run_moe(&k_moe[i], true, 3e-6, 3e-5);
         run_moe(&k_moe[i], false, 0.025, 0.15);
     }
+}
+
+static void test_moe_shapes(void **state)
+{
+    (void)state;
+    static const int32_t most[] = {1, 2, 8, 32, 128};
+    for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
+        g_plan_tok = most[m];
+        for (size_t i = 0; i < sizeof k_moe_shapes / sizeof *k_moe_shapes; i++) {
+            run_moe(&k_moe_shapes[i], true, 3e-6, 3e-5);
+            run_moe(&k_moe_shapes[i], false, 0.025, 0.15);
+        }
+    }
+    g_plan_tok = 128;
 }
 
 static void run_heads(ob_type t, int32_t k, int32_t n, int32_t n_head, int32_t tail, bool exact, double rms, double max)
@@ -269,7 +294,8 @@ static void test_states_few_tokens(void **state)
 }
 
 const struct CMUnitTest devcts_more[] = {
-    cmocka_unit_test(test_parts),  cmocka_unit_test(test_moe),    cmocka_unit_test(test_linear_heads),
+    cmocka_unit_test(test_parts), cmocka_unit_test(test_moe), cmocka_unit_test(test_moe_shapes),
+    cmocka_unit_test(test_linear_heads),
     cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
     cmocka_unit_test(test_cca), cmocka_unit_test(test_states_few_tokens),
 };

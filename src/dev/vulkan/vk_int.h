@@ -4,7 +4,7 @@
  *   vk_memory.c   blocks of device memory, the queue, uploads and downloads
  *   vk_pack.c     weights in the layout of shaders/weight.glsl
  *   vk_kernels.c  pipelines by kernel name and constants, the cache on disk
- *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_attn.c the ops with choices
+ *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_attn.c, vk_moe.c the ops with choices
  *   vk_time.c     how long dispatches take, guessed and measured
  *   vk_record.c   dispatches become command buffers with the barriers they need
  *   vk_run.c      a step: parameters, submit, wait, results, times
@@ -309,7 +309,9 @@ struct ob_dev_plan {
     vk_mem work;            /* values, scratch */
     uint64_t form_off;      /* after the values: activations in the form the next product reads */
     uint64_t part_off;      /* after that: partial sums of products and attention */
-    uint64_t count_off;     /* after that: counters of split attention, 0 between steps */
+    uint64_t count_off;     /* after that: counters of workgroups that have finished, 0 between steps */
+    uint64_t moe_off;       /* after that: tables and hidden layers of a mixture */
+    ob_val sorted_of;       /* the ids whose pairs are sorted there, or OB_NONE, while the list is made */
     ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
     int form;               /* vk_form */
     vk_mem params;
@@ -370,6 +372,9 @@ ob_status vk_parts_add(ob_dev_plan *p, int32_t op, ob_err *err);
 bool vk_state_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap);
 ob_status vk_state_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
+/* Input 0 of op i in this form at form_off, by a pass of its own unless it is there. */
+ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
+VkDeviceAddress vk_form_scales(const ob_dev_plan *p, ob_val v); /* of VK_FORM_Q8 */
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
@@ -395,6 +400,15 @@ ob_status vk_fault(vk_dev *d, ob_err *err); /* at the beginning of each step of 
 
 /* vk_record.c: the list into segments; may be called again, when nothing of the plan is in flight and its
  * scale has changed. */
+/* vk_moe.c */
+bool vk_route_fits(const ob_program *p, const ob_op *op, const char **why);
+bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why);
+ob_status vk_route_add(ob_dev_plan *p, int32_t op, ob_err *err);
+ob_status vk_moe_add(ob_dev_plan *p, int32_t op, ob_err *err);
+vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op);      /* in which it reads its input */
+uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at moe_off */
+
+/* vk_record.c */
 ob_status vk_record(ob_dev_plan *p, ob_err *err);
 
 /* vk_run.c */

@@ -157,9 +157,12 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
 {
     for (i++; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
-        if (op->kind == OB_OP_LINEAR && op->in[0] == v) return form_of(p, op);
-        for (int k = 0; k < OB_OP_MAX_IN; k++)
-            if (op->in[k] == v) return VK_FORM_F32;
+        /* A reader of f32 does not mind another form beside it. */
+        const vk_form form = op->in[0] != v                ? VK_FORM_F32
+                             : op->kind == OB_OP_LINEAR  ? form_of(p, op)
+                             : op->kind == OB_OP_MOE_GLU ? vk_moe_form(p, op)
+                                                         : VK_FORM_F32;
+        if (form != VK_FORM_F32) return form;
         for (int k = 0; k < OB_OP_MAX_OUT; k++)
             if (op->out[k] == v) return VK_FORM_F32;
     }
@@ -167,7 +170,7 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
 }
 
 /* Place of the scales behind the int8 values. */
-static VkDeviceAddress scales_at(const ob_dev_plan *p, ob_val v)
+VkDeviceAddress vk_form_scales(const ob_dev_plan *p, ob_val v)
 {
     return p->work.addr + p->form_off + ob_align_up(vk_value_bytes(p, v) / 4, 256);
 }
@@ -175,7 +178,7 @@ static VkDeviceAddress scales_at(const ob_dev_plan *p, ob_val v)
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at)
 {
     const VkDeviceAddress to = p->work.addr + p->form_off;
-    const VkDeviceAddress both[2] = {to, scales_at(p, v)};
+    const VkDeviceAddress both[2] = {to, vk_form_scales(p, v)};
     memcpy(at, both, sizeof both);
     /* int8 and scales take 3/8 of the f32 bytes and a gap, f16 half. */
     vk_writes(s, to, vk_value_bytes(p, v) / 2 + 512);
@@ -271,7 +274,7 @@ static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
         const uint64_t at = p->work.addr + p->form_off;
         vk_reads(s, at, vk_linear_form(p, op));
         s->push.a[1] = at;
-        vk_push_addr(&s->push, 8, scales_at(p, op->in[0]));
+        vk_push_addr(&s->push, 8, vk_form_scales(p, op->in[0]));
     }
     const uint32_t groups = (uint32_t)ob_div_up(n, wg / t);
     s->grid[0] = OB_MIN(groups, 32768u);
@@ -371,12 +374,16 @@ static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     return OB_OK;
 }
 
+ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
+{
+    return p->form_of == p->prog.ops[i].in[0] && p->form == (int)form ? OB_OK : add_form(p, i, form, err);
+}
+
 ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const vk_form form = form_of(p, op);
-    if (form != VK_FORM_F32 && (p->form_of != op->in[0] || p->form != (int)form))
-        OB_TRY(add_form(p, i, form, err));
+    if (form != VK_FORM_F32) OB_TRY(vk_form_add(p, i, form, err));
     VkDeviceAddress part = p->work.addr + p->part_off;
     for (int m = 0; m < op->p.linear.n_mat; m++) {
         if (odd_width(p, op))

@@ -176,7 +176,7 @@ out:
 /* How a matrix is stored here. */
 static ob_type stored_type(const vk_dev *d, const ob_weight *desc)
 {
-    if (desc->ne[0] % UNIT != 0 && desc->use == OB_USE_LINEAR)
+    if (desc->ne[0] % UNIT != 0 && desc->use != OB_USE_EMBED)
         return OB_F32; /* for linear_any.comp */
     return layout_of(desc->type).w ? desc->type : d->exact ? OB_F32 : OB_F16;
 }
@@ -227,6 +227,17 @@ static ob_status make_vector(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     return vk_upload(d, &w->mem, 0, w->vec, (uint64_t)n * 4, err);
 }
 
+/* Whole numbers, as they are. */
+static ob_status make_table(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
+{
+    if (desc->type != OB_I32)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "the vulkan device has no kernels for this tensor's use yet");
+    w->type = desc->type;
+    OB_TRY(vk_mem_new(d, VK_MEM_DEVICE, desc->n_bytes, &w->mem, err));
+    w->w = w->mem.addr;
+    return vk_upload(d, &w->mem, 0, desc->data, desc->n_bytes, err);
+}
+
 ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data,
                         ob_err *err)
 {
@@ -241,12 +252,17 @@ ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out,
     w->desc.data = NULL;
     if (desc->use == OB_USE_VECTOR) {
         OB_GOTO(make_vector(d, desc, w, err));
-    } else if (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EMBED) {
-        OB_GOTO(make_matrix(d, desc, w, err));
-        if (desc->use == OB_USE_LINEAR) OB_GOTO(vk_test_type(d, w->type, err));
+    } else if (desc->use == OB_USE_TABLE) {
+        OB_GOTO(make_table(d, desc, w, err));
     } else {
-        s = ob_err_set(err, OB_E_UNSUPPORTED,
-                       "the vulkan device has no kernels for this tensor's use yet");
+        /* The matrices of experts, and of heads, one below the other. */
+        ob_weight flat = *desc;
+        if (desc->use == OB_USE_EXPERTS && desc->ne[1] > 0 && desc->ne[2] > 0 && desc->ne[1] <= INT32_MAX / desc->ne[2]) {
+            flat.ne[1] *= flat.ne[2];
+            flat.ne[2] = 1;
+        }
+        OB_GOTO(make_matrix(d, &flat, w, err));
+        if (desc->use != OB_USE_EMBED) OB_GOTO(vk_test_type(d, w->type, err));
     }
 out:
     if (s != OB_OK)

@@ -26,6 +26,7 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
 {
     const vk_dev *d = (const vk_dev *)dev;
     const ob_op *op = &p->ops[i];
+    const char *text;
     switch (op->kind) {
     case OB_OP_EMBED:
     case OB_OP_ADD_ROW:
@@ -56,6 +57,10 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_CONV1D:
     case OB_OP_GDN:
         return vk_state_supports(d, op, why, cap);
+    case OB_OP_MOE_ROUTE:
+        return vk_route_fits(p, op, &text) || refuse(why, cap, text);
+    case OB_OP_MOE_GLU:
+        return vk_moe_fits(p, op, &text) || refuse(why, cap, text);
     default:
         return refuse(why, cap, "no kernel for it yet");
     }
@@ -353,6 +358,10 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_CONV1D:
     case OB_OP_GDN:
         return vk_state_add(p, i, err);
+    case OB_OP_MOE_ROUTE:
+        return vk_route_add(p, i, err);
+    case OB_OP_MOE_GLU:
+        return vk_moe_add(p, i, err);
     case OB_OP_GLU: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
@@ -366,7 +375,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
 
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
-    p->form_of = OB_NONE;
+    p->form_of = p->sorted_of = OB_NONE;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0)
@@ -468,7 +477,7 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
 /* The workspace, with scratch behind the values; the parameters of a step. */
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
-    uint64_t form = 0, part = 0, count = 0;
+    uint64_t form = 0, part = 0, count = 0, moe = 0;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         if (op->kind == OB_OP_LINEAR) {
@@ -477,6 +486,10 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
         } else if (op->kind == OB_OP_ATTENTION) {
             part = OB_MAX(part, vk_attn_scratch(p, op));
             count = OB_MAX(count, vk_attn_counters(p, op));
+        } else if (op->kind == OB_OP_MOE_GLU) {
+            form = OB_MAX(form, vk_value_bytes(p, op->in[0]) / 2);
+            count = OB_MAX(count, (uint64_t)256);
+            moe = OB_MAX(moe, vk_moe_scratch(p, op));
         } else {
             part = OB_MAX(part, vk_state_scratch(p, op));
         }
@@ -484,7 +497,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->form_off = ob_align_up(p->prog.workspace_bytes, 256);
     p->part_off = ob_align_up(p->form_off + form + 512, 256);
     p->count_off = ob_align_up(p->part_off + part, 256);
-    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->count_off + count, &p->work, err));
+    p->moe_off = ob_align_up(p->count_off + count, 256);
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->moe_off + moe, &p->work, err));
     if (count) OB_TRY(vk_zero(p->dev, &p->work, p->count_off, count, err));
     const uint64_t n_tok = (uint64_t)p->prog.max_tok;
     p->tok_off = ob_align_up(sizeof(vk_params), 64);

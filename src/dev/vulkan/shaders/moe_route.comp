@@ -1,0 +1,58 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+/* Which experts a row takes and with which weights (ob_route_params in ops.h): a workgroup a row. With TILE
+ * the last one to finish sorts the pairs of all rows. */
+#include "common.glsl"
+
+layout(constant_id = 1) const uint N_CLASS = 8;
+layout(constant_id = 2) const uint N_USED = 1;
+layout(constant_id = 3) const uint GATING = 1;
+layout(constant_id = 4) const uint N_GROUP = 1;
+layout(constant_id = 5) const uint N_GROUP_USED = 1;
+layout(constant_id = 6) const uint FLAGS = 0; /* 1: normalise, 2: bias, 4: the token says which experts */
+layout(constant_id = 7) const float SCALE = 1.0;
+layout(constant_id = 8) const uint N_EXPERT = 1;
+layout(constant_id = 9) const uint TILE = 0;
+layout(constant_id = 10) const uint PAD = 1;
+
+const bool NORM = (FLAGS & 1u) != 0u, HAS_BIAS = (FLAGS & 2u) != 0u, HAS_TABLE = (FLAGS & 4u) != 0u;
+
+/* Written and read by different workgroups of one dispatch. */
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer C1 { float v[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Count { uint v[]; };
+#define RouteOut C1
+#define SortIds C1
+#include "moe_choose.glsl"
+#include "moe_sort.glsl"
+
+layout(push_constant, scalar) uniform Push {
+    Params pr;
+    F1 logits;
+    C1 ids;
+    C1 weights;
+    F1 bias;
+    I1 chosen, tok;
+    MoeTable table;
+    U1 row_of, place_of;
+    Count done; /* 0 between steps */
+};
+
+shared uint s_order;
+
+void main()
+{
+    uint row = gl_WorkGroupID.x, tid = gl_LocalInvocationID.x, n_rows = pr.n_rows[0];
+    if (row >= n_rows) return;
+    for (uint i = tid; i < N_CLASS; i += WG) route_p[i] = logits.v[row * N_CLASS + i];
+    barrier();
+    choose(row, ids, weights, bias, chosen, HAS_TABLE ? tok.v[row] : 0);
+    if (TILE == 0u) return;
+    memoryBarrierBuffer();
+    barrier();
+    if (tid == 0u) s_order = atomicAdd(done.v[0], 1u);
+    barrier();
+    if (s_order + 1u != n_rows) return;
+    memoryBarrierBuffer();
+    if (tid == 0u) done.v[0] = 0u;
+    sort_pairs(ids, n_rows * N_USED, table, row_of, place_of);
+}
