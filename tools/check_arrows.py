@@ -23,11 +23,12 @@ ARROWS = {
     "kv": ["base", "dev", "ops"],
     "sample": ["base", "tok"],
     "gram": ["base", "tok"],
-    "engine": ["base", "graph", "dev", "kv", "sample", "gram", "tok", "ops", "fmt", "quant"],
+    "engine": ["base", "graph", "dev", "kv", "sample", "gram", "tok", "ops", "fmt", "quant", "img"],
     "route": ["base", "engine", "tok"],
     "convert": ["base", "fmt", "quant"],
     "hub": ["base", "fmt"],
-    "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "fmt", "dev"],
+    "img": ["base"],
+    "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "fmt", "dev", "img"],
     "cli": None,              # may include anything
 }
 

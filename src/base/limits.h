@@ -45,6 +45,15 @@
 /* Reference arrays (.npz): the file, and each array unpacked */
 #define OB_MAX_NPZ_BYTES (1 << 30)
 
+/* Pictures */
+#define OB_MAX_IMAGE_BYTES (48u << 20)       /* of a file; a request's body is bounded on its own */
+#define OB_MAX_IMAGE_SIDE 16384
+#define OB_MAX_IMAGE_PIXELS 64000000
+#define OB_MAX_JPEG_SCANS 100                /* a progressive file may ask for endless work */
+#define OB_MAX_IMAGES 64u                    /* of one request */
+#define OB_MAX_IMAGE_TOK 4096                /* tokens that one picture may take, all its tiles together */
+#define OB_MAX_PICTURE_CACHE_BYTES (256u << 20) /* vectors of pictures kept for the next request */
+
 /* Engine */
 #define OB_MAX_SEQS 256
 #define OB_MAX_CTX (1 << 22)

@@ -250,6 +250,33 @@ static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
     return need_rows(c, c->p.n_seq, err);
 }
 
+/* What steps with pictures need beside the rest. */
+static ob_status make_picture_arrays(ob_ctx *c, ob_err *err)
+{
+    const size_t n = (size_t)c->max_step;
+    if (!c->p.n_picture_tok) return OB_OK;
+    c->s_pos_h = ob_calloc(n, sizeof(int32_t));
+    c->s_pos_w = ob_calloc(n, sizeof(int32_t));
+    c->s_block_first = ob_calloc(n, sizeof(int32_t));
+    c->s_block_end = ob_calloc(n, sizeof(int32_t));
+    c->s_vec = ob_calloc(n, (size_t)ob_model_hparams(c->model)->n_embd * sizeof(float));
+    if (c->s_pos_h && c->s_pos_w && c->s_block_first && c->s_block_end && c->s_vec) return OB_OK;
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory for pictures in a step of %zu tokens", n);
+}
+
+/* A picture whose tokens see each other runs in one step, beside a token of every other sequence. */
+static ob_status fit_pictures(ob_ctx *c, ob_err *err)
+{
+    if (!ob_model_hparams(c->model)->picture_blocks || !c->p.n_picture_tok) return OB_OK;
+    const int32_t need = c->p.n_picture_tok + c->p.n_seq;
+    if (need > OB_MAX_UBATCH)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "pictures of %d tokens do not fit one step of %d", c->p.n_picture_tok,
+                          OB_MAX_UBATCH);
+    if (need > c->p.n_ubatch) ob_log_info("steps of %d tokens instead of %d, to hold a picture", need, c->p.n_ubatch);
+    c->p.n_ubatch = OB_MAX(c->p.n_ubatch, need);
+    return OB_OK;
+}
+
 static ob_status check_vocab(const ob_ctx *c, ob_err *err)
 {
     int32_t n_tok = ob_tok_n_vocab(c->tok), n_embd = ob_model_hparams(c->model)->n_vocab;
@@ -276,8 +303,15 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     }
     c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);
     OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
-    ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling};
+    ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling,
+                             .pictures = p->n_picture_tok > 0};
     OB_GOTO(ob_model_new(c->file, &mopt, &c->model, err));
+    if (ob_model_vision(c->model)) {
+        s = ob_err_set(err, OB_E_UNSUPPORTED, "the file is a vision tower, not a model that reads text: give it as "
+                       "--mmproj beside its model");
+        goto out;
+    }
+    OB_GOTO(fit_pictures(c, err));
     /* Nothing is kept in it, so it need not be small. */
     if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
@@ -293,6 +327,7 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     OB_GOTO(load_weights(c, prog, err));
     OB_GOTO(make_cache(c, prog, err));
     OB_GOTO(make_step_arrays(c, err));
+    OB_GOTO(make_picture_arrays(c, err));
     ob_program *mine = prog;
     prog = NULL; /* taken by the bucket, also when it fails */
     OB_GOTO(make_buckets(c, mine, err));
@@ -349,6 +384,11 @@ void ob_ctx_free(ob_ctx *c)
     ob_free(c->s_pos);
     ob_free(c->s_type);
     ob_free(c->s_out);
+    ob_free(c->s_pos_h);
+    ob_free(c->s_pos_w);
+    ob_free(c->s_block_first);
+    ob_free(c->s_block_end);
+    ob_free(c->s_vec);
     ob_free(c->s_first);
     ob_free(c->s_past);
     ob_free(c->s_slot);
@@ -409,6 +449,7 @@ void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out)
     out->output = h->output;
     out->pooling = h->pooling;
     out->n_class = h->n_class;
+    out->n_picture_tok = c->p.n_picture_tok;
     out->device = c->dev_info;
     out->load_ms = c->load_ms;
 }
@@ -491,8 +532,22 @@ int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok)
     return (int32_t)ob_div_up(s->n_tok + n_tok, OB_PAGE_TOK) - s->n_pages;
 }
 
-int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, int32_t n)
+/* The end of a chunk of n tokens moved so that it cuts no picture. */
+static int32_t whole_pictures(const ob_seq *s, const ob_placed_picture *pics, int32_t n_pics, int32_t n, int32_t most)
 {
+    for (int32_t k = 0; k < n_pics; k++) {
+        const int32_t at = pics[k].at, end = at + pics[k].pic->n_tok;
+        if (at >= s->n_tok + n || end <= s->n_tok + n) continue;
+        if (at > s->n_tok) return at - s->n_tok;
+        return end - s->n_tok <= most ? end - s->n_tok : 0;
+    }
+    return n;
+}
+
+int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, const ob_placed_picture *pics, int32_t n_pics, int32_t n,
+                          int32_t most)
+{
+    if (ob_model_hparams(c->model)->picture_blocks) n = whole_pictures(s, pics, n_pics, n, most);
     const int32_t to_page = (s->n_tok + n) / OB_PAGE_TOK * OB_PAGE_TOK - s->n_tok;
     return c->ckpts && to_page > 0 ? to_page : n;
 }
@@ -550,11 +605,54 @@ static ob_status take_pages(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
     return failed;
 }
 
+/* Where a sequence's tokens lie for RoPE, walked from its beginning. A picture has one time for all its rows, which
+ * are told by row and column; the text behind goes on after the largest of the three (Qwen2-VL, arXiv 2409.12191).
+ * Without axes a picture's rows count like tokens. */
+typedef struct walker {
+    const ob_chunk *ch;
+    bool axes;
+    int32_t k;     /* first picture that does not end before the place */
+    int32_t shift; /* position minus index, behind the pictures before it */
+} walker;
+
+static void walk_to(walker *w, int32_t at)
+{
+    for (; w->k < w->ch->n_pics && w->ch->pics[w->k].at + w->ch->pics[w->k].pic->n_tok <= at; w->k++) {
+        const ob_picture *p = w->ch->pics[w->k].pic;
+        if (w->axes) w->shift += OB_MAX(p->nx, p->ny) - p->n_tok;
+    }
+}
+
+/* Token n of the step, the one at index `at` of its sequence. */
+static void place_token(ob_ctx *c, walker *w, int32_t at, int32_t n, int32_t *n_vec)
+{
+    walk_to(w, at);
+    const ob_placed_picture *pl = w->k < w->ch->n_pics && w->ch->pics[w->k].at <= at ? &w->ch->pics[w->k] : NULL;
+    c->s_pos[n] = c->s_pos_h[n] = c->s_pos_w[n] = at + w->shift;
+    c->s_block_first[n] = at;
+    c->s_block_end[n] = at + 1;
+    if (!pl) return;
+    const int32_t row = at - pl->at;
+    const size_t n_embd = (size_t)pl->pic->n_embd;
+    c->s_tok[n] = -1 - *n_vec;
+    memcpy(c->s_vec + (size_t)(*n_vec)++ * n_embd, pl->pic->vec + (size_t)row * n_embd, n_embd * sizeof(float));
+    if (w->axes) {
+        c->s_pos[n] = pl->at + w->shift;
+        c->s_pos_h[n] = c->s_pos[n] + row / pl->pic->nx;
+        c->s_pos_w[n] = c->s_pos[n] + row % pl->pic->nx;
+    }
+    if (ob_model_hparams(c->model)->picture_blocks) {
+        c->s_block_first[n] = pl->at;
+        c->s_block_end[n] = pl->at + pl->pic->n_tok;
+    }
+}
+
 static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_step *st)
 {
-    int32_t n_tok = 0, n_out = 0;
+    int32_t n_tok = 0, n_out = 0, n_vec = 0;
     for (int32_t k = 0; k < n_chunks; k++) {
         const ob_chunk *ch = &chunks[k];
+        walker w = {.ch = ch, .axes = ob_model_hparams(c->model)->rope.axis_pairs[0] > 0};
         c->s_first[k] = n_tok;
         c->s_past[k] = ch->seq->n_tok;
         c->s_slot[k] = ch->seq->slot;
@@ -566,13 +664,35 @@ static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_st
             c->s_tok[n_tok] = ch->tok[i];
             c->s_pos[n_tok] = ch->seq->n_tok + i;
             c->s_type[n_tok] = ch->type;
+            if (c->s_vec) place_token(c, &w, ch->seq->n_tok + i, n_tok, &n_vec);
         }
     }
     c->s_first[n_chunks] = n_tok;
     *st = (ob_step){.n_tok = n_tok, .n_seq = n_chunks, .n_out = n_out, .tok = c->s_tok, .pos = c->s_pos,
                     .type = c->s_type,
                     .seq_first = c->s_first, .seq_past = c->s_past, .seq_slot = c->s_slot,
-                    .page_table = c->s_table, .max_pages = c->max_pages, .out_rows = c->s_out};
+                    .page_table = c->s_table, .max_pages = c->max_pages, .out_rows = c->s_out,
+                    .vec = n_vec ? c->s_vec : NULL, .n_vec = n_vec, .pos_h = c->s_pos_h, .pos_w = c->s_pos_w,
+                    .block_first = n_vec ? c->s_block_first : NULL, .block_end = n_vec ? c->s_block_end : NULL};
+}
+
+/* Ids below 0 are rows of the chunk's pictures, and a picture whose rows see each other is not cut at the end. */
+static ob_status check_pictures(const ob_ctx *c, const ob_chunk *ch, ob_err *err)
+{
+    const int32_t n_past = ch->seq->n_tok, n_embd = ob_model_hparams(c->model)->n_embd;
+    int32_t k = 0;
+    if (ch->n_pics && !c->s_vec) return ob_err_set(err, OB_E_UNSUPPORTED, "the model was loaded without pictures (--mmproj)");
+    for (int32_t i = 0; i < ch->n_tok; i++) {
+        if (ch->tok[i] >= 0) continue;
+        while (k < ch->n_pics && ch->pics[k].at + ch->pics[k].pic->n_tok <= n_past + i) k++;
+        const ob_placed_picture *pl = k < ch->n_pics ? &ch->pics[k] : NULL;
+        if (!pl || pl->at > n_past + i || pl->pic->n_embd != n_embd ||
+            ch->tok[i] != ob_picture_tok(pl->pic, n_past + i - pl->at))
+            return ob_err_set(err, OB_E_INVALID, "token id %d is no row of a picture of the chunk", ch->tok[i]);
+        if (ob_model_hparams(c->model)->picture_blocks && pl->at + pl->pic->n_tok > n_past + ch->n_tok)
+            return ob_err_set(err, OB_E_INVALID, "a chunk cuts a picture");
+    }
+    return OB_OK;
 }
 
 static ob_status check_text(const ob_ctx *c, const ob_chunk *ch, ob_err *err)
@@ -598,10 +718,11 @@ static ob_status check_chunks(const ob_ctx *c, const ob_chunk *chunks, int32_t n
             return ob_err_set(err, OB_E_INVALID, "a chunk has %d tokens and wants %d outputs",
                               chunks[k].n_tok, chunks[k].n_out);
         for (int32_t i = 0; i < chunks[k].n_tok; i++)
-            if (chunks[k].tok[i] < 0 || chunks[k].tok[i] >= n_vocab)
+            if (chunks[k].tok[i] >= n_vocab || (chunks[k].tok[i] < 0 && !chunks[k].n_pics))
                 return ob_err_set(err, OB_E_INVALID, "token id %d is not in the vocabulary of %d",
                                   chunks[k].tok[i], n_vocab);
         OB_TRY(check_text(c, &chunks[k], err));
+        OB_TRY(check_pictures(c, &chunks[k], err));
         if (chunks[k].n_tok > c->max_step - *n_tok)
             return ob_err_set(err, OB_E_LIMIT, "a step has more than %d tokens", c->max_step);
         *n_tok += chunks[k].n_tok;

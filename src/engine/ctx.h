@@ -34,6 +34,9 @@ int32_t ob_seq_len(const ob_seq *s);
 typedef struct ob_chunk {
     ob_seq *seq;        /* each sequence at most once per step */
     const int32_t *tok; /* [n_tok], borrowed */
+    const ob_placed_picture *pics; /* [n_pics] the pictures of the whole sequence so far and of this chunk, in order,
+                                      borrowed: rows below 0 of tok are theirs, and they move later positions */
+    int32_t n_pics;
     int32_t n_tok;
     int32_t n_out;      /* logits of the last n_out of them are wanted */
     const int32_t *marks; /* [n_out] tokens of the chunk that are wanted instead; NULL: the last ones */
@@ -52,8 +55,11 @@ OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n
 int32_t ob_ctx_n_cols(const ob_ctx *c);
 int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks);
 /* How many of the next n tokens of a prompt to feed in one chunk: all of them, or with recurrent states up to
- * the last page bound among them, since only there a checkpoint for later prompts can be made. */
-int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, int32_t n);
+ * the last page bound among them, since only there a checkpoint for later prompts can be made. Where a picture's
+ * tokens see each other it must lie in one chunk: then up to the picture that would be cut, or, when that comes
+ * first, all of it, but at most `most` (0: it does not fit now). */
+int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, const ob_placed_picture *pics, int32_t n_pics, int32_t n,
+                          int32_t most);
 /* Cache pages a chunk of n_tok more tokens would need, and pages that could be had (free or kept for
  * reuse only). */
 int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);

@@ -47,6 +47,9 @@ struct ob_ctx {
     double load_ms;
     /* Parameters of the step in hand: arrays of max_step or n_seq entries. */
     int32_t *s_tok, *s_pos, *s_type, *s_first, *s_past, *s_slot, *s_table, *s_out;
+    /* Where prompts may hold pictures, else NULL. */
+    int32_t *s_pos_h, *s_pos_w, *s_block_first, *s_block_end; /* [max_step] */
+    float *s_vec; /* [max_step][n_embd] */
     float *rows; /* what the last step gave: room for max_rows rows of n_cols */
     int32_t n_cols, max_rows;
 };

@@ -38,6 +38,8 @@ struct ob_request {
     double t_submit;
 
     /* engine thread */
+    ob_placed_picture *pics; /* [n_pics] of the prompt */
+    int32_t n_pics;
     int32_t *tok;           /* prompt, then what was generated; room for n_prompt + max_tokens */
     int32_t n_prompt, n_tok;
     int32_t n_cached, n_gen;
@@ -91,6 +93,8 @@ static void request_unref(ob_request *r)
     ob_sampler_free(r->sampler);
     ob_buf_deinit(&r->held);
     pthread_mutex_destroy(&r->events);
+    for (int32_t i = 0; i < r->n_pics; i++) ob_picture_unref(r->pics[i].pic);
+    ob_free(r->pics);
     ob_free(r->tok);
     ob_free(r);
 }
@@ -131,13 +135,32 @@ static ob_status check_request(const ob_engine *e, const ob_request_params *p, o
         return s;
     }
     for (size_t i = 0; i < p->n_prompt; i++)
-        if (p->prompt[i] < 0 || p->prompt[i] >= e->info.n_vocab)
+        if (p->prompt[i] >= e->info.n_vocab || (p->prompt[i] < 0 && !p->n_pictures))
             return ob_err_set(err, OB_E_INVALID, "prompt token %zu is %d, the vocabulary has 0..%d", i,
                               p->prompt[i], e->info.n_vocab - 1);
+    OB_TRY(ob_pictures_check(p->prompt, p->n_prompt, p->pictures, p->n_pictures, e->info.n_embd, err));
+    for (size_t i = 0; i < p->n_pictures; i++)
+        if (p->pictures[i].pic->n_tok > e->info.n_picture_tok)
+            return ob_err_set(err, OB_E_INVALID, "a picture of %d tokens, the model was loaded for %d at most",
+                              p->pictures[i].pic->n_tok, e->info.n_picture_tok);
     if (p->n_top_logprobs > (int32_t)TOP_MAX)
         return ob_err_set(err, OB_E_INVALID, "%d top log-probabilities, at most %d are possible",
                           p->n_top_logprobs, (int)TOP_MAX);
     if (p->max_tokens == 0) return ob_err_set(err, OB_E_INVALID, "max_tokens is 0: ask for one token at least");
+    return OB_OK;
+}
+
+/* A picture without a number of its own has ids that another one may have too. */
+static ob_status take_pictures(ob_request *r, const ob_request_params *p, ob_err *err)
+{
+    if (!p->n_pictures) return OB_OK;
+    r->pics = ob_calloc(p->n_pictures, sizeof *r->pics);
+    if (!r->pics) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a request of %zu pictures", p->n_pictures);
+    for (; (size_t)r->n_pics < p->n_pictures; r->n_pics++) {
+        r->pics[r->n_pics] = p->pictures[r->n_pics];
+        ob_picture_ref(r->pics[r->n_pics].pic);
+        if (!ob_picture_cacheable(r->pics[r->n_pics].pic)) r->cache_prompt = false;
+    }
     return OB_OK;
 }
 
@@ -165,13 +188,15 @@ static ob_status request_new(ob_engine *e, const ob_request_params *p, ob_reques
     r->arg = p->arg;
     OB_GOTO(ob_stop_init(&r->stop, p->stop, p->n_stop, err));
     OB_GOTO(ob_sampler_new(&p->sampler, e->info.n_vocab, OB_MAX(r->n_top, 0), &r->sampler, err));
+    OB_GOTO(take_pictures(r, p, err));
     r->tok = ob_calloc(p->n_prompt + (size_t)r->max_tokens + 1, sizeof *r->tok);
     if (!r->tok || ob_buf_reserve(&r->held, HELD_BYTES) != OB_OK) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a request of %zu tokens", p->n_prompt);
         goto out;
     }
     memcpy(r->tok, p->prompt, p->n_prompt * sizeof *r->tok);
-    for (int32_t i = 0; i < r->n_prompt; i++) ob_sampler_accept(r->sampler, r->tok[i]);
+    for (int32_t i = 0; i < r->n_prompt; i++)
+        if (r->tok[i] >= 0) ob_sampler_accept(r->sampler, r->tok[i]);
     ob_detok_init(&r->detok, ob_ctx_tok(e->ctx), p->special);
     r->t_submit = ob_now_ms();
     *out = r;
@@ -447,11 +472,12 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
     for (int32_t i = 0; i < e->info.n_seq; i++) {
         ob_request *r = e->slots[i];
         if (!r || !r->prefilled) continue;
-        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = &r->tok[r->n_tok - 1], .n_tok = 1, .n_out = 1};
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = &r->tok[r->n_tok - 1], .n_tok = 1, .n_out = 1,
+                                      .pics = r->pics, .n_pics = r->n_pics};
         e->chunk_slot[n++] = i;
         n_decode++;
     }
-    int32_t budget = prefill_budget(e, n_decode);
+    int32_t budget = prefill_budget(e, n_decode), room = e->info.n_ubatch - n_decode;
     while (budget > 0) {
         int32_t best = -1;
         for (int32_t i = 0; i < e->info.n_seq; i++) {
@@ -467,11 +493,14 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
         if (best < 0) break;
         ob_request *r = e->slots[best];
         int32_t done = ob_seq_len(r->seq), take = OB_MIN(budget, r->n_tok - done);
-        take = ob_ctx_chunk_size(e->ctx, r->seq, take);
+        take = ob_ctx_chunk_size(e->ctx, r->seq, r->pics, r->n_pics, take, room);
+        if (take == 0) break; /* a picture for which this step has no room left */
         bool last = done + take == r->n_tok;
-        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last};
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last,
+                                   .pics = r->pics, .n_pics = r->n_pics};
         e->chunk_slot[n++] = best;
         budget -= take;
+        room -= take;
         *n_prefill += take;
     }
     return n;

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "dev/device.h"
+#include "engine/picture.h"
 #include "fmt/fmt.h"
 #include "graph/model.h"
 #include "sample/sample.h"
@@ -34,6 +35,7 @@ typedef struct ob_engine_params {
     int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */
     double max_stall_ms;  /* longest gap a prefill may put into other streams; 0: 150 */
     bool exact;           /* f32 activations (and the caller should choose f32 caches) */
+    int32_t n_picture_tok; /* most tokens of one picture in a prompt (ob_vision_max_tok); 0: there are none */
     bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
     ob_pooling pooling;   /* how; AUTO: as the file says */
     bool profile;
@@ -58,6 +60,7 @@ typedef struct ob_engine_info {
     ob_output output;                     /* what the loaded program gives */
     ob_pooling pooling;                   /* of OB_OUTPUT_EMBEDDINGS */
     int32_t n_class;                      /* of OB_OUTPUT_CLASSES */
+    int32_t n_picture_tok;                /* most tokens of a picture in a prompt; 0: it takes none */
     ob_dev_info device;
     double load_ms;
 } ob_engine_info;
@@ -98,6 +101,8 @@ typedef struct ob_event {
 typedef struct ob_request_params {
     const int32_t *prompt;       /* [n_prompt], copied; at least 1 token */
     size_t n_prompt;
+    const ob_placed_picture *pictures; /* [n_pictures] whose rows the prompt's ids below 0 are; referenced */
+    size_t n_pictures;
     int32_t max_tokens;          /* < 0: until the context is full */
     ob_sampler_params sampler;   /* copied */
     const char *const *stop;     /* [n_stop], copied */

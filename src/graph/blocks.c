@@ -31,7 +31,7 @@ ob_val ob_block_attention(ob_builder *b, ob_val x, const ob_block_attn *p)
     const ob_attn_params a = {.cache = ob_b_cache(b, h->n_head_kv, h->k_dim, h->v_dim), .n_head = h->n_head,
                               .n_head_kv = h->n_head_kv, .k_dim = h->k_dim, .v_dim = h->v_dim,
                               .scale = p->scale != 0 ? p->scale : 1.0f / sqrtf((float)h->k_dim),
-                              .window = p->window, .causal = true};
+                              .window = p->window, .causal = true, .blocks = p->blocks};
     return ob_b_attention(b, qkv[0], qkv[1], qkv[2], &a);
 }
 

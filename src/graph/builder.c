@@ -163,6 +163,52 @@ int32_t ob_b_vector_part_opt(ob_builder *b, int64_t first, int64_t n, const char
     return b->p->n_weights++;
 }
 
+int32_t ob_b_weight_flat(ob_builder *b, ob_weight_use use, const char *fmt, ...)
+{
+    char name[OB_MAX_TENSOR_NAME_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const int32_t i = add_weight(b, use, false, name);
+    if (i == OB_NONE) return OB_NONE;
+    ob_weight *w = &b->p->weights[i];
+    if (ob_type_get(w->type)->block_elems != 1) {
+        stick(b, ob_err_set(b->err, OB_E_UNSUPPORTED, "tensor %s has type %s: a convolution's taps must be F32, F16 or BF16",
+                            name, ob_type_get(w->type)->name));
+        return OB_NONE;
+    }
+    w->ne[0] *= w->ne[1] * w->ne[2]; /* the reader has checked that the product fits */
+    w->ne[1] = w->ne[3];
+    w->ne[2] = w->ne[3] = 1;
+    return i;
+}
+
+int32_t ob_b_weight_turned(ob_builder *b, const char *name)
+{
+    const int32_t i = add_weight(b, OB_USE_LINEAR, false, name);
+    if (i == OB_NONE) return OB_NONE;
+    ob_weight *w = &b->p->weights[i];
+    const int64_t n = w->ne[0], k = w->ne[1];
+    const size_t size = ob_type_row_bytes(w->type, 1);
+    if (!size || w->ne[2] * w->ne[3] != 1) {
+        stick(b, ob_err_set(b->err, OB_E_UNSUPPORTED, "tensor %s must be a matrix of type F32, F16 or BF16", name));
+        return OB_NONE;
+    }
+    char *dst = ob_arena_array(b->arena, (size_t)(n * k), size);
+    if (!dst) {
+        no_memory(b);
+        return OB_NONE;
+    }
+    const char *src = w->data;
+    for (int64_t r = 0; r < n && src; r++)
+        for (int64_t c = 0; c < k; c++) memcpy(dst + (size_t)(r * k + c) * size, src + (size_t)(c * n + r) * size, size);
+    w->data = dst;
+    w->ne[0] = k;
+    w->ne[1] = n;
+    return i;
+}
+
 int32_t ob_b_weight_heads(ob_builder *b, int64_t n_mat, const char *fmt, ...)
 {
     char name[OB_MAX_TENSOR_NAME_BYTES];
@@ -268,6 +314,30 @@ ob_val ob_b_embed(ob_builder *b, int32_t table, float scale)
     op->out[0] = y;
     op->w[0] = table;
     op->p.embed.scale = scale;
+    op->p.embed.vectors = b->m->opt.pictures;
+    return y;
+}
+
+ob_val ob_b_vectors(ob_builder *b, int64_t cols)
+{
+    ob_val y = ob_b_value(b, "vectors", OB_ROWS_TOK, cols);
+    ob_op *op = ob_b_op(b, OB_OP_EMBED);
+    if (!op) return OB_NONE;
+    op->out[0] = y;
+    op->p.embed.scale = 1.0f;
+    op->p.embed.vectors = true;
+    return y;
+}
+
+ob_val ob_b_merge(ob_builder *b, ob_val x, int32_t n, bool mean)
+{
+    ob_val y = ob_b_value(b, "merge", OB_ROWS_OUT, (int64_t)ob_b_cols(b, x) * (mean ? 1 : n));
+    ob_op *op = ob_b_op(b, OB_OP_MERGE);
+    if (!op) return OB_NONE;
+    op->in[0] = x;
+    op->out[0] = y;
+    op->p.merge.n = n;
+    op->p.merge.mean = mean;
     return y;
 }
 

@@ -27,10 +27,11 @@ struct ob_arch {
     /* Key suffixes (after "<arch>.") this architecture understands beyond the common ones; NULL-ended.
      * A suffix ending in '*' stands for all that begin so. */
     const char *const *keys;
+    bool pictures; /* may have vectors of pictures among its tokens */
 };
 extern const ob_arch ob_arch_bert, ob_arch_modern_bert, ob_arch_llama, ob_arch_qwen2, ob_arch_qwen3, ob_arch_qwen3moe,
     ob_arch_minicpm, ob_arch_gemma3, ob_arch_deepseek2, ob_arch_qwen35, ob_arch_qwen35moe, ob_arch_zaya,
-    ob_arch_deepseek4;
+    ob_arch_deepseek4, ob_arch_qwen2vl, ob_arch_clip;
 
 /* ------------------------------------------------------------------ reading keys
  * "<arch>.<suffix>"; the error names the key. The _opt forms leave *out alone when the key is absent. */
@@ -41,6 +42,11 @@ OB_MUST_CHECK ob_status ob_key_i32_opt(const ob_model *m, const char *suffix, in
 OB_MUST_CHECK ob_status ob_key_f32(const ob_model *m, const char *suffix, float *out, ob_err *err);
 OB_MUST_CHECK ob_status ob_key_f32_opt(const ob_model *m, const char *suffix, float *out, ob_err *err);
 OB_MUST_CHECK ob_status ob_key_bool_opt(const ob_model *m, const char *suffix, bool *out, ob_err *err);
+/* Exactly n of them; the key must be there. */
+OB_MUST_CHECK ob_status ob_key_i32s(const ob_model *m, const char *suffix, uint64_t n, int32_t min, int32_t max,
+                                    int32_t *out, ob_err *err);
+OB_MUST_CHECK ob_status ob_key_f32s(const ob_model *m, const char *suffix, uint64_t n, float *out, ob_err *err);
+OB_MUST_CHECK ob_status ob_key_str(const ob_model *m, const char *suffix, ob_str *out, ob_err *err); /* borrowed */
 bool ob_key_there(const ob_model *m, const char *suffix);
 /* Layers, widths, heads, context, eps, rope: what every decoder's file has. head counts may be arrays
  * of equal elements. rope.scaling.* (linear, yarn) are read here. */
@@ -71,6 +77,10 @@ int32_t ob_b_weight_rows(ob_builder *b, ob_weight_use use, int64_t first, int64_
     OB_PRINTF(5, 6);
 /* Elements [first, first + n) of a vector; OB_NONE when the tensor is absent. */
 int32_t ob_b_vector_part_opt(ob_builder *b, int64_t first, int64_t n, const char *fmt, ...) OB_PRINTF(4, 5);
+/* A tensor [a, b, c, N] as a matrix [a * b * c, N]: a convolution's taps over patches laid out as rows. */
+int32_t ob_b_weight_flat(ob_builder *b, ob_weight_use use, const char *fmt, ...) OB_PRINTF(3, 4);
+/* A matrix [N, K] as [K, N]: a copy that lives with the program. */
+int32_t ob_b_weight_turned(ob_builder *b, const char *name);
 /* A matrix [K, N * n_mat] seen as n_mat matrices [K, N]. */
 int32_t ob_b_weight_heads(ob_builder *b, int64_t n_mat, const char *fmt, ...) OB_PRINTF(3, 4);
 int32_t ob_b_weight_opt(ob_builder *b, ob_weight_use use, const char *fmt, ...) OB_PRINTF(3, 4);
@@ -88,7 +98,10 @@ int32_t ob_b_cols(const ob_builder *b, ob_val v);
 int64_t ob_b_ne(const ob_builder *b, int32_t w, int i); /* a weight's ne[i]; 0 after an error */
 
 ob_val ob_b_embed(ob_builder *b, int32_t table, float scale);
+ob_val ob_b_vectors(ob_builder *b, int64_t cols); /* the step's vectors */
 ob_val ob_b_rows_out(ob_builder *b, ob_val x);
+/* [OUT]: n adjacent rows side by side, or their mean */
+ob_val ob_b_merge(ob_builder *b, ob_val x, int32_t n, bool mean);
 ob_val ob_b_rms_norm(ob_builder *b, ob_val x, int32_t w, float eps, int32_t group);
 ob_val ob_b_layer_norm(ob_builder *b, ob_val x, int32_t w, int32_t bias, float eps);
 ob_val ob_b_add_row(ob_builder *b, ob_val x, int32_t table, ob_row_of by); /* in place */
@@ -141,6 +154,7 @@ typedef struct ob_block_attn {
     int32_t factors; /* rope factors, a weight or OB_NONE */
     float scale;     /* 0: 1 / sqrt(k_dim) */
     int32_t window;  /* 0: all */
+    ob_attn_blocks blocks;
     bool qk_norm;    /* RMS norm of each head by attn_q_norm, attn_k_norm before the rotation */
 } ob_block_attn;
 /* Multi-head attention with grouped keys over the normalised x, up to before the output product.

@@ -13,7 +13,7 @@
 static const ob_arch *const k_archs[] = {
     &ob_arch_llama,     &ob_arch_qwen2,  &ob_arch_qwen3,     &ob_arch_qwen3moe, &ob_arch_minicpm,   &ob_arch_gemma3,
     &ob_arch_deepseek2, &ob_arch_qwen35, &ob_arch_qwen35moe, &ob_arch_zaya,     &ob_arch_deepseek4, &ob_arch_bert,
-    &ob_arch_modern_bert,
+    &ob_arch_modern_bert, &ob_arch_qwen2vl, &ob_arch_clip,
 };
 
 /* Keys after "<arch>." that the ob_load_* functions read or that change nothing in the result. */
@@ -72,6 +72,25 @@ ob_status ob_key_i32(const ob_model *m, const char *suffix, int32_t min, int32_t
     return ob_key_i32_opt(m, suffix, min, max, out, err);
 }
 
+ob_status ob_key_str(const ob_model *m, const char *suffix, ob_str *out, ob_err *err)
+{
+    if (!ob_kv_str(find(m, suffix), out))
+        return ob_err_set(err, OB_E_FORMAT, "key %s.%s is missing or not a string", m->arch->name, suffix);
+    return OB_OK;
+}
+
+ob_status ob_key_f32s(const ob_model *m, const char *suffix, uint64_t n, float *out, ob_err *err)
+{
+    const ob_kv *kv = find(m, suffix);
+    for (uint64_t i = 0; i < n; i++) {
+        double x;
+        if (!kv || kv->n != n || !ob_kv_elem_f64(kv, i, &x) || !isfinite(x))
+            return ob_err_set(err, OB_E_FORMAT, "key %s.%s must have %d finite numbers", m->arch->name, suffix, (int)n);
+        out[i] = (float)x;
+    }
+    return OB_OK;
+}
+
 ob_status ob_key_f32_opt(const ob_model *m, const char *suffix, float *out, ob_err *err)
 {
     const ob_kv *kv = find(m, suffix);
@@ -96,6 +115,22 @@ ob_status ob_key_bool_opt(const ob_model *m, const char *suffix, bool *out, ob_e
     if (!kv) return OB_OK;
     if (!ob_kv_bool(kv, out))
         return ob_err_set(err, OB_E_FORMAT, "key %s.%s is not true or false", m->arch->name, suffix);
+    return OB_OK;
+}
+
+ob_status ob_key_i32s(const ob_model *m, const char *suffix, uint64_t n, int32_t min, int32_t max, int32_t *out,
+                      ob_err *err)
+{
+    const ob_kv *kv = find(m, suffix);
+    if (!kv || kv->n != n)
+        return ob_err_set(err, OB_E_FORMAT, "key %s.%s must have %d elements", m->arch->name, suffix, (int)n);
+    for (uint64_t i = 0; i < n; i++) {
+        int64_t x;
+        if (!ob_kv_elem_i64(kv, i, &x) || x < min || x > max)
+            return ob_err_set(err, OB_E_FORMAT, "element %d of key %s.%s must be a whole number in %d..%d", (int)i,
+                              m->arch->name, suffix, min, max);
+        out[i] = (int32_t)x;
+    }
     return OB_OK;
 }
 
@@ -278,6 +313,8 @@ ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_mode
     if (opt) m->opt = *opt;
     ob_status s = load_rotation(m, err);
     if (s == OB_OK) s = found->load(m, err);
+    if (s == OB_OK && m->opt.pictures && !found->pictures)
+        s = ob_err_set(err, OB_E_UNSUPPORTED, "architecture %s takes no pictures: --mmproj cannot be used with it", found->name);
     if (s == OB_OK) s = check_keys(m, err);
     if (s != OB_OK) {
         ob_model_free(m);
@@ -296,4 +333,8 @@ void ob_model_free(ob_model *m)
 
 const ob_hparams *ob_model_hparams(const ob_model *m) { return &m->hp; }
 const char *ob_model_arch(const ob_model *m) { return m->arch->name; }
+const ob_vision_hparams *ob_model_vision(const ob_model *m)
+{
+    return m->hp.output == OB_OUTPUT_PICTURE ? m->own : NULL;
+}
 const ob_file *ob_model_file(const ob_model *m) { return m->file; }

@@ -18,6 +18,7 @@ typedef enum ob_output {
     OB_OUTPUT_EMBEDDINGS, /* [SEQ, n_embd], or [TOK, n_embd] with OB_POOLING_NONE; not normalised */
     OB_OUTPUT_CLASSES,    /* [SEQ, n_class] scores of a classifier head */
     OB_OUTPUT_MARKS,      /* [OUT, 1] scores of a decision head at the rows asked for (its [MASK]s) */
+    OB_OUTPUT_PICTURE,    /* [OUT, c] vectors of a picture, c of the model beside it (vision towers: ob_model_vision) */
 } ob_output;
 
 /* Hyper-parameters that engines and programs ask for. Architectures keep their own beside it. */
@@ -32,11 +33,28 @@ typedef struct ob_hparams {
     int32_t n_class;     /* of OUTPUT_CLASSES */
     int32_t n_type;      /* rows of the table of token types that a text may choose from; 0: none */
     int32_t n_ctx_max;   /* tokens a table of positions allows; 0: no such table */
+    bool picture_blocks; /* tokens of a picture see each other, also forward; else pictures are read like text */
 } ob_hparams;
+
+typedef enum ob_projector { OB_PROJECTOR_IDEFICS3, OB_PROJECTOR_GEMMA3, OB_PROJECTOR_QWEN2VL } ob_projector;
+
+/* A vision tower: what pictures it takes and gives. Its program reads patches as the step's vectors
+ * [n_patch][3 * patch_size^2] (channel, row, column), the merge * merge patches of a square adjacent and squares in
+ * raster order; out_rows are the first patches of the squares. pos is the patch's number in the picture (raster
+ * order), or, with axes, its row, and pos_h its column. */
+typedef struct ob_vision_hparams {
+    ob_projector projector;
+    int32_t image_size;   /* side of a square tile, in pixels; QWEN2VL: any */
+    int32_t patch_size, merge;
+    int32_t longest_edge; /* IDEFICS3: side to which pictures are scaled before they are cut; 0: not said */
+    bool axes;
+    float mean[3], std[3]; /* of pixels in 0..1 */
+} ob_vision_hparams;
 
 typedef struct ob_model_options {
     int32_t n_ctx; /* configured context: chooses between long and short rope factors; 0 = n_ctx_train */
     bool embed;    /* vectors of texts, whatever else the model can do */
+    bool pictures; /* steps may hold vectors of pictures in the place of tokens (OB_E_UNSUPPORTED if it cannot) */
     ob_pooling pooling; /* how; AUTO: the file's, else mean for encoders and last for others */
 } ob_model_options;
 
@@ -48,6 +66,8 @@ OB_MUST_CHECK ob_status ob_model_new(const ob_file *file, const ob_model_options
 void ob_model_free(ob_model *m);
 const ob_hparams *ob_model_hparams(const ob_model *m);
 const char *ob_model_arch(const ob_model *m);
+/* NULL unless the model is a vision tower. */
+const ob_vision_hparams *ob_model_vision(const ob_model *m);
 const ob_file *ob_model_file(const ob_model *m);
 
 /* Build the program; it borrows weights' data from the file. Not yet planned (ob_program_plan). */

@@ -19,6 +19,7 @@ static const char *const k_names[OB_OP_COUNT] = {
     [OB_OP_ADD_ROW] = "add_row",       [OB_OP_POOL] = "pool",
     [OB_OP_CCA] = "cca",               [OB_OP_HC_MIX] = "hc_mix",
     [OB_OP_HC_POST] = "hc_post",       [OB_OP_CSA] = "csa",
+    [OB_OP_MERGE] = "merge",
 };
 
 const char *ob_op_name(ob_op_kind k)
@@ -121,8 +122,26 @@ static void check_rope(check *c, const ob_value *in)
     if (r->head_dim <= 0 || in->cols % r->head_dim || r->n_rot <= 0 || r->n_rot % 2 ||
         r->rot_off < 0 || r->rot_off + r->n_rot > r->head_dim || !(r->base > 0))
         fail(c, OB_E_INVALID, "bad rotary dimensions", NULL);
+    const int32_t *n = r->axis_pairs;
+    if (n[0] < 0 || n[1] < 0 || n[2] < 0 || (n[0] ? n[0] + n[1] + n[2] != r->n_rot / 2 : n[1] || n[2] || r->axis_restart))
+        fail(c, OB_E_INVALID, "axes do not make up the rotated pairs", NULL);
     want_vector(c, 0, true, r->n_rot / 2);
     want_shape(c, c->op->out[0], in->rows, in->cols, "output");
+}
+
+static void check_embed(check *c, const ob_value *out)
+{
+    if (c->op->w[0] != OB_NONE) want_matrix(c, 0, out->cols, -1);
+    else if (!c->op->p.embed.vectors) fail(c, OB_E_INVALID, "neither table nor vectors", NULL);
+    if (out->rows != OB_ROWS_TOK) fail(c, OB_E_INVALID, "rows are not tokens", NULL);
+}
+
+static void check_merge(check *c, const ob_value *in, const ob_value *out)
+{
+    const int64_t n = c->op->p.merge.n;
+    if (n < 1 || out->cols != (c->op->p.merge.mean ? 1 : n) * in->cols) fail(c, OB_E_INVALID, "bad number of rows", NULL);
+    want_shape(c, c->op->in[0], OB_ROWS_TOK, in->cols, "input");
+    want_shape(c, c->op->out[0], OB_ROWS_OUT, out->cols, "output");
 }
 
 static void check_attention(check *c)
@@ -192,7 +211,7 @@ static void check_route(check *c, const ob_value *in)
     if (table && (table->type != OB_I32 || table->ne[0] != r->n_used))
         fail(c, OB_E_FORMAT, "wrong type or shape of tensor", table->name);
     for (int32_t i = 0; table && i < c->p->n_ops; i++) /* a row for every token id that a step may have */
-        if (c->p->ops[i].kind == OB_OP_EMBED && c->p->weights[c->p->ops[i].w[0]].ne[1] > table->ne[1])
+        if (c->p->ops[i].kind == OB_OP_EMBED && c->p->ops[i].w[0] != OB_NONE && c->p->weights[c->p->ops[i].w[0]].ne[1] > table->ne[1])
             fail(c, OB_E_FORMAT, "too few rows in tensor", table->name);
     want_shape(c, c->op->out[0], OB_ROWS_TOK, r->n_used, "ids");
     want_shape(c, c->op->out[1], OB_ROWS_TOK, r->n_used, "weights");
@@ -374,7 +393,8 @@ ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
     const ob_value *out = value(&c, op->out[0], "output");
     if (c.s != OB_OK) return c.s;
     switch (op->kind) {
-    case OB_OP_EMBED: want_matrix(&c, 0, out->cols, -1); break;
+    case OB_OP_EMBED: check_embed(&c, out); break;
+    case OB_OP_MERGE: check_merge(&c, in, out); break;
     case OB_OP_ROWS_OUT:
         want_shape(&c, op->in[0], OB_ROWS_TOK, out->cols, "input");
         want_shape(&c, op->out[0], OB_ROWS_OUT, out->cols, "output");
@@ -440,8 +460,8 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
     switch (op->kind) {
     case OB_OP_EMBED:
     case OB_OP_ADD_ROW:
-        c.weight_bytes = rows * (double)ob_type_row_bytes(p->weights[op->w[0]].type,
-                                                          p->weights[op->w[0]].ne[0]);
+        if (op->w[0] != OB_NONE)
+            c.weight_bytes = rows * (double)ob_type_row_bytes(p->weights[op->w[0]].type, p->weights[op->w[0]].ne[0]);
         break;
     case OB_OP_LINEAR:
         for (int k = 0; k < op->p.linear.n_mat; k++) {

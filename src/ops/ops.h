@@ -72,7 +72,8 @@ typedef struct ob_state_spec {
 } ob_state_spec;
 
 typedef enum ob_op_kind {
-    OB_OP_EMBED,      /* out[0][TOK, d] = scale * w[0][tok] */
+    OB_OP_EMBED,      /* out[0][TOK, d] = scale * w[0][tok]; with `vectors`, where tok < 0, row -1 - tok of the
+                         step's vectors as it is. Without w[0] all rows are vectors */
     OB_OP_ROWS_OUT,   /* out[0][OUT, c] = in[0][TOK, c] at the step's out_rows */
     OB_OP_RMS_NORM,   /* out = in / rms(in over each group of `group` columns) * w[0]; w[0] may be absent */
     OB_OP_LAYER_NORM, /* out = (in - mean) / sd * w[0] + w[1]; both may be absent */
@@ -106,11 +107,13 @@ typedef enum ob_op_kind {
                          out[1] what HC_POST needs; see ob_hc_params */
     OB_OP_HC_POST,    /* out[0] = streams after a block: in[0] its output, in[1] streams, in[2] of HC_MIX */
     OB_OP_CSA,        /* compressed sparse attention (DeepSeek V4), with state; see ob_csa_params */
+    OB_OP_MERGE,      /* of the n adjacent rows of in[0][TOK, c] that begin at each of the step's out_rows: out[0] is
+                         [OUT, n * c], the rows side by side, or with `mean` [OUT, c], their mean */
     OB_OP_COUNT
 } ob_op_kind;
 
 typedef enum ob_act { OB_ACT_NONE, OB_ACT_SILU, OB_ACT_GELU_ERF, OB_ACT_GELU_TANH, OB_ACT_RELU,
-                      OB_ACT_SIGMOID } ob_act;
+                      OB_ACT_SIGMOID, OB_ACT_GELU_QUICK /* x sigmoid(1.702 x) */ } ob_act;
 
 typedef enum ob_rope_pairing {
     OB_ROPE_NORM, /* pairs (2i, 2i+1) */
@@ -119,7 +122,9 @@ typedef enum ob_rope_pairing {
 
 /* theta_i = base^(-2i/n_rot) / factor_i * freq_scale, YaRN-mixed when ext_factor > 0 (Peng et al.
  * 2023, arXiv 2309.00071); cos and sin are multiplied by attn_factor. w[0] (optional): factor_i,
- * n_rot/2 floats. */
+ * n_rot/2 floats. Rotation over several axes (arXiv 2409.12191): the first axis_pairs[0] pairs turn by the
+ * step's pos, the next axis_pairs[1] by pos_h, the next axis_pairs[2] by pos_w; together n_rot/2. With
+ * axis_restart the frequencies begin anew on each axis a: theta_i = base^(-i/axis_pairs[a]), i from its first. */
 typedef struct ob_rope_params {
     ob_rope_pairing pairing;
     int32_t head_dim; /* columns per head */
@@ -128,7 +133,16 @@ typedef struct ob_rope_params {
     float base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
     int32_t n_ctx_orig;
     bool inverse; /* rotate by -pos */
+    int32_t axis_pairs[3]; /* all 0: one axis */
+    bool axis_restart;
 } ob_rope_params;
+
+/* What the blocks of a step (ob_step.block_first, block_end) mean to an attention op. */
+typedef enum ob_attn_blocks {
+    OB_BLOCKS_NONE, /* nothing */
+    OB_BLOCKS_ALSO, /* a token sees its whole block, beside what it sees anyway (pictures in Gemma 3) */
+    OB_BLOCKS_ONLY, /* a token sees its block alone (windows of a vision tower) */
+} ob_attn_blocks;
 
 typedef struct ob_attn_params {
     int32_t cache; /* index into ob_program.caches */
@@ -138,6 +152,7 @@ typedef struct ob_attn_params {
     int32_t window; /* 0: all; else a query sees keys with q - k < window (causal) or
                        |q - k| <= window / 2 (not causal) */
     bool causal;
+    ob_attn_blocks blocks;
 } ob_attn_params;
 
 /* How the scores of experts become weights (GGUF key expert_gating_func; the numbers are the file's). */
@@ -248,7 +263,9 @@ typedef struct ob_op {
     ob_val out[OB_OP_MAX_OUT];   /* may equal an input of the same shape (in place) */
     int32_t w[OB_OP_MAX_W];      /* indices into ob_program.weights; OB_NONE where absent */
     union {
-        struct { float scale; } embed, add;
+        struct { float scale; bool vectors; } embed;
+        struct { float scale; } add;
+        struct { int32_t n; bool mean; } merge;
         struct { float scale, softcap; } scale;
         struct { float eps; int32_t group; /* 0: all columns */ } norm;
         struct { int32_t n_mat; float scale; } linear;
@@ -293,7 +310,7 @@ typedef struct ob_program {
  * tokens in the cache before them. */
 typedef struct ob_step {
     int32_t n_tok, n_seq, n_out;
-    const int32_t *tok;        /* [n_tok] ids */
+    const int32_t *tok;        /* [n_tok] ids; below 0: rows of vec (OB_OP_EMBED) */
     const int32_t *pos;        /* [n_tok] positions for RoPE and position tables */
     const int32_t *type;       /* [n_tok] rows of type tables; NULL: all 0 */
     const int32_t *seq_first;  /* [n_seq + 1] */
@@ -302,6 +319,12 @@ typedef struct ob_step {
     const int32_t *page_table; /* [n_seq][max_pages] page ids, in order of position */
     int32_t max_pages;
     const int32_t *out_rows;   /* [n_out] token indices whose output is wanted */
+    const float *vec;          /* [n_vec][columns of EMBED's output] vectors in the place of ids */
+    int32_t n_vec;
+    const int32_t *pos_h, *pos_w; /* [n_tok] positions on the second and third axis of RoPE; NULL: equal to pos */
+    /* [n_tok] block of the token: cached tokens [block_first, block_end) of its sequence, itself among them. Neither
+     * falls from token to token, and a block ends within the sequence. NULL: each token is its own. */
+    const int32_t *block_first, *block_end;
 } ob_step;
 
 const char *ob_op_name(ob_op_kind k);

@@ -15,6 +15,7 @@ float ob_ref_act(ob_act a, float x)
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case OB_ACT_RELU: return x > 0 ? x : 0;
     case OB_ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    case OB_ACT_GELU_QUICK: return x / (1.0f + expf(-1.702f * x));
     default: return x;
     }
 }
@@ -28,8 +29,26 @@ static float yarn_dim(const ob_rope_params *p, float n_turns)
            (2.0f * logf(p->base));
 }
 
-void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos, int32_t n_head,
-                     const float *x, float *y)
+/* Turn of pair i without scaling. */
+static double pair_angle(const ob_rope_params *p, const float *factors, const int32_t pos[3], int32_t i)
+{
+    const int32_t *n = p->axis_pairs;
+    int32_t axis = 0, in_axis = i;
+    if (n[0] > 0)
+        for (; axis < 2 && in_axis >= n[axis]; axis++) in_axis -= n[axis];
+    const double exponent = p->axis_restart ? -(double)in_axis / n[axis] : -2.0 * i / p->n_rot;
+    const double a = (double)pos[axis] * pow((double)p->base, exponent);
+    return factors ? a / (double)factors[i] : a;
+}
+
+void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos, int32_t n_head, const float *x,
+                     float *y)
+{
+    ob_ref_rope_axes(p, factors, (const int32_t[3]){pos, pos, pos}, n_head, x, y);
+}
+
+void ob_ref_rope_axes(const ob_rope_params *p, const float *factors, const int32_t pos[3], int32_t n_head,
+                      const float *x, float *y)
 {
     int32_t half = p->n_rot / 2;
     float low = 0, high = 0;
@@ -42,8 +61,7 @@ void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos,
         float *yh = y + (size_t)h * (size_t)p->head_dim;
         if (yh != xh) memcpy(yh, xh, (size_t)p->head_dim * sizeof(float));
         for (int32_t i = 0; i < half; i++) {
-            double extrap = (double)pos * pow((double)p->base, -2.0 * i / p->n_rot);
-            if (factors) extrap /= (double)factors[i];
+            double extrap = pair_angle(p, factors, pos, i);
             double theta = extrap * (double)p->freq_scale;
             if (p->ext_factor != 0) {
                 float ramp = ((float)i - low) / OB_MAX(0.001f, high - low);
@@ -162,6 +180,32 @@ static void pool_row(const ob_ref_env *e, const ob_op *op, int64_t seq, float *y
     }
 }
 
+static void embed_row(const ob_ref_env *e, const ob_op *op, int64_t r, float *y, int32_t cols)
+{
+    const int32_t id = e->step->tok[r];
+    if (id < 0) {
+        memcpy(y, e->step->vec + (size_t)(-1 - id) * (size_t)cols, (size_t)cols * sizeof *y);
+        return;
+    }
+    const ob_weight *t = &e->prog->weights[op->w[0]];
+    ref_load_row(t->type, (const char *)t->data + (size_t)id * ob_type_row_bytes(t->type, cols), y, cols);
+    for (int32_t i = 0; i < cols; i++) y[i] *= op->p.embed.scale;
+}
+
+static void merge_row(const ob_ref_env *e, const ob_op *op, int64_t r, float *y)
+{
+    const int32_t first = e->step->out_rows[r], n = op->p.merge.n, cols = e->prog->vals[op->in[0]].cols;
+    if (!op->p.merge.mean) {
+        memcpy(y, ref_row(e, op->in[0], first), (size_t)n * (size_t)cols * sizeof *y);
+        return;
+    }
+    for (int32_t i = 0; i < cols; i++) {
+        double sum = 0;
+        for (int32_t k = 0; k < n; k++) sum += (double)ref_row(e, op->in[0], first + k)[i];
+        y[i] = (float)(sum / n);
+    }
+}
+
 static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
     const ob_step *st = e->step;
@@ -173,24 +217,22 @@ static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_
     }
     for (int64_t r = first; r < last; r++) {
         float *y = ref_row(e, op->out[0], r);
-        const float *x = op->kind == OB_OP_EMBED      ? NULL
+        const float *x = op->kind == OB_OP_EMBED || op->kind == OB_OP_MERGE ? NULL
                          : op->kind == OB_OP_ROWS_OUT ? ref_row(e, op->in[0], st->out_rows[r])
                                                       : ref_row(e, op->in[0], r);
         const float *x2 = op->in[1] != OB_NONE ? ref_row(e, op->in[1], r) : NULL;
         switch (op->kind) {
-        case OB_OP_EMBED: {
-            const ob_weight *t = &e->prog->weights[op->w[0]];
-            ref_load_row(t->type, (const char *)t->data + (size_t)st->tok[r] * ob_type_row_bytes(t->type, cols),
-                     y, cols);
-            for (int32_t i = 0; i < cols; i++) y[i] *= op->p.embed.scale;
-            break;
-        }
+        case OB_OP_EMBED: embed_row(e, op, r, y, cols); break;
+        case OB_OP_MERGE: merge_row(e, op, r, y); break;
         case OB_OP_ROWS_OUT: memcpy(y, x, (size_t)cols * sizeof(float)); break;
         case OB_OP_RMS_NORM:
         case OB_OP_LAYER_NORM: norm_row(op, w, b, x, y, cols); break;
-        case OB_OP_ROPE:
-            ob_ref_rope_row(&op->p.rope, w, st->pos[r], cols / op->p.rope.head_dim, x, y);
+        case OB_OP_ROPE: {
+            int32_t pos[3];
+            ref_axes(st, r, pos);
+            ob_ref_rope_axes(&op->p.rope, w, pos, cols / op->p.rope.head_dim, x, y);
             break;
+        }
         case OB_OP_GLU: {
             float lim = op->p.glu.clamp;
             for (int32_t i = 0; i < cols; i++) {
@@ -276,8 +318,13 @@ static void attn_write(const ob_ref_env *e, const ob_op *op, int64_t t)
     }
 }
 
-static bool attn_sees(const ob_attn_params *a, int32_t q, int32_t k)
+/* Does the query at place q, token t of the step, see place k? */
+static bool attn_sees(const ob_attn_params *a, const ob_step *s, int64_t t, int32_t q, int32_t k)
 {
+    if (a->blocks != OB_BLOCKS_NONE && s->block_first) {
+        const bool in_block = k >= s->block_first[t] && k < s->block_end[t];
+        if (in_block || a->blocks == OB_BLOCKS_ONLY) return in_block;
+    }
     if (a->causal) return k <= q && (a->window <= 0 || q - k < a->window);
     return a->window <= 0 || (q > k ? q - k : k - q) <= a->window / 2;
 }
@@ -288,7 +335,8 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
     const ob_cache_view *c = &e->caches[a->cache];
     const ob_step *st = e->step;
     int32_t s = seq_of(st, t), q_at = st->seq_past[s] + (int32_t)t - st->seq_first[s];
-    int32_t n_kv = a->causal ? q_at + 1 : st->seq_past[s] + st->seq_first[s + 1] - st->seq_first[s];
+    const bool forward = !a->causal || a->blocks != OB_BLOCKS_NONE;
+    int32_t n_kv = forward ? st->seq_past[s] + st->seq_first[s + 1] - st->seq_first[s] : q_at + 1;
     const int32_t *pages = st->page_table + (size_t)s * (size_t)st->max_pages;
     int32_t hk = head / (a->n_head / a->n_head_kv);
     const float *q = ref_row(e, op->in[0], t) + (size_t)head * (size_t)a->k_dim;
@@ -297,7 +345,7 @@ static void attn_head(const ob_ref_env *e, const ob_op *op, int64_t t, int32_t h
     double max = -INFINITY, sum = 0;
     for (int32_t j = 0; j < n_kv; j++) {
         score[j] = -INFINITY;
-        if (!attn_sees(a, q_at, j)) continue;
+        if (!attn_sees(a, st, t, q_at, j)) continue;
         ref_load_row(c->k_type, cache_row(c->k, c->k_type, c->page_tok, a->n_head_kv, a->k_dim, pages, j, hk),
                  row, a->k_dim);
         float v = (float)ref_dot(q, row, a->k_dim) * a->scale;

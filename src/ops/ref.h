@@ -39,6 +39,9 @@ void ob_ref_run(const ob_ref_env *env, int32_t op, int phase, int64_t first, int
 /* Building blocks, also for tests. */
 void ob_ref_rope_row(const ob_rope_params *p, const float *factors, int32_t pos, int32_t n_head,
                      const float *x, float *y);
+/* The same at a position on each axis. */
+void ob_ref_rope_axes(const ob_rope_params *p, const float *factors, const int32_t pos[3], int32_t n_head,
+                      const float *x, float *y);
 float ob_ref_act(ob_act a, float x);
 /* One token's choice. bias and chosen (ids given, [n_used]) may be NULL; scratch: 2 * n_class floats. */
 void ob_ref_route_row(const ob_route_params *r, int32_t n_class, const float *logits, const float *bias,

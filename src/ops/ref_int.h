@@ -49,6 +49,14 @@ static inline double ref_dot(const float *a, const float *b, int64_t n)
     return s;
 }
 
+/* Position of token t on each axis. */
+static inline void ref_axes(const ob_step *s, int64_t t, int32_t pos[3])
+{
+    pos[0] = s->pos[t];
+    pos[1] = s->pos_h ? s->pos_h[t] : s->pos[t];
+    pos[2] = s->pos_w ? s->pos_w[t] : s->pos[t];
+}
+
 /* State of the sequence, in its slot; `fresh` when it begins with this step and so counts as zero. */
 static inline float *ref_state(const ob_ref_env *e, int32_t state, int64_t seq, bool *fresh)
 {

@@ -105,18 +105,28 @@ typedef struct block {
     bench b;
 } block;
 
-/* Cached tokens [*lo, *hi) seen from place `at`. */
-static void seen_from(const ob_attn_params *a, int32_t at, int32_t n_kv, int32_t *lo, int32_t *hi)
+/* Cached tokens [*lo, *hi) seen by the block's token `row`. Neither falls from row to row. */
+static void seen_by(const block *k, int32_t row, int32_t *lo, int32_t *hi)
 {
-    *lo = 0;
-    *hi = a->causal ? at + 1 : n_kv;
-    if (a->window <= 0) return;
-    if (a->causal) {
-        *lo = OB_MAX(0, at - a->window + 1);
-    } else {
-        *lo = OB_MAX(0, at - a->window / 2);
-        *hi = OB_MIN(n_kv, at + a->window / 2 + 1);
+    const ob_attn_params *a = &k->op->p.attn;
+    const ob_step *st = &k->p->step;
+    const int32_t at = k->at0 + row, t = k->row0 + row;
+    if (a->blocks == OB_BLOCKS_ONLY && st->block_first) {
+        *lo = st->block_first[t];
+        *hi = st->block_end[t];
+        return;
     }
+    *lo = 0;
+    *hi = a->causal ? at + 1 : k->n_kv;
+    if (a->window > 0 && a->causal) {
+        *lo = OB_MAX(0, at - a->window + 1);
+    } else if (a->window > 0) {
+        *lo = OB_MAX(0, at - a->window / 2);
+        *hi = OB_MIN(k->n_kv, at + a->window / 2 + 1);
+    }
+    if (a->blocks == OB_BLOCKS_NONE || !st->block_first) return;
+    *lo = OB_MIN(*lo, st->block_first[t]);
+    *hi = OB_MAX(*hi, st->block_end[t]);
 }
 
 static void load_queries(const block *k)
@@ -165,7 +175,7 @@ static void sum_segment(const block *k, int32_t segment, float *max, float *sum,
         const int32_t n_tok = OB_MIN(TILE, last - tile);
         for (int32_t i = 0; i < n_q; i++) {
             int32_t lo, hi;
-            seen_from(a, k->at0 + i / k->d.group, k->n_kv, &lo, &hi);
+            seen_by(k, i / k->d.group, &lo, &hi);
             k->b.lo[i] = OB_MAX(0, OB_MIN(lo - tile, n_tok));
             k->b.hi[i] = OB_MAX(0, OB_MIN(hi - tile, n_tok));
         }
@@ -280,8 +290,8 @@ static void find_block(const cut *c, walk *w, int64_t item, block *k, int32_t *s
     k->n_kv = c->st->seq_past[w->seq] + n_rows;
     k->pages = c->st->page_table + (size_t)w->seq * (size_t)c->st->max_pages;
     int32_t unused;
-    seen_from(&k->op->p.attn, k->at0, k->n_kv, &k->first, &unused);
-    seen_from(&k->op->p.attn, k->at0 + k->n_rows - 1, k->n_kv, &unused, &k->last);
+    seen_by(k, 0, &k->first, &unused);
+    seen_by(k, k->n_rows - 1, &unused, &k->last);
 }
 
 /* Partial result of an item: max, sum, o of each query. */

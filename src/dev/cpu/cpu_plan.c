@@ -182,6 +182,8 @@ static ob_status add_rope(ob_dev_plan *p, int32_t i, ob_err *err)
             o->rot_off == r->rot_off && o->base == r->base && o->freq_scale == r->freq_scale &&
             o->ext_factor == r->ext_factor && o->attn_factor == r->attn_factor && o->beta_fast == r->beta_fast &&
             o->beta_slow == r->beta_slow && o->n_ctx_orig == r->n_ctx_orig && o->inverse == r->inverse &&
+            o->axis_pairs[0] == r->axis_pairs[0] && o->axis_pairs[1] == r->axis_pairs[1] &&
+            o->axis_pairs[2] == r->axis_pairs[2] && o->axis_restart == r->axis_restart &&
             p->ropes[k].factors == factors)
             break;
     }
@@ -204,7 +206,8 @@ static cpu_own_fn own_kernel(const ob_dev_plan *p, const ob_op *op)
     switch (op->kind) {
     case OB_OP_MOE_GLU: return cpu_moe_fits(p, op) ? cpu_moe_run : NULL;
     case OB_OP_LINEAR_HEADS: return cpu_heads_fits(p, op) ? cpu_heads_run : NULL;
-    case OB_OP_CONV1D: return op->p.conv.act != OB_ACT_GELU_ERF ? cpu_conv_run : NULL;
+    case OB_OP_CONV1D:
+        return op->p.conv.act != OB_ACT_GELU_ERF && op->p.conv.act != OB_ACT_GELU_QUICK ? cpu_conv_run : NULL;
     case OB_OP_GDN: return cpu_gdn_run;
     case OB_OP_CCA: return cpu_cca_fits(p, op) ? cpu_cca_run : NULL;
     default: return NULL;
@@ -280,7 +283,7 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
             add_ref_stages(p, i);
         } else {
             /* These read rows that other threads may have written. */
-            const bool fresh = op->kind == OB_OP_ROWS_OUT || op->kind == OB_OP_POOL;
+            const bool fresh = op->kind == OB_OP_ROWS_OUT || op->kind == OB_OP_POOL || op->kind == OB_OP_MERGE;
             add_row_op(p, cpu_row_kernel(op->kind), i, rows, fresh);
         }
     }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ops/ref_int.h"
+
 #define ROW_FN(name)                                                                              \
     static void name(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1)
 
@@ -11,12 +13,17 @@ static int32_t n_cols(const ob_dev_plan *p, const ob_op *op) { return p->prog.va
 ROW_FN(row_embed)
 {
     (void)t;
-    const ob_weight *w = &p->weights[op->w[0]]->desc;
+    const ob_weight *w = op->w[0] == OB_NONE ? NULL : &p->weights[op->w[0]]->desc;
     const int32_t cols = n_cols(p, op);
-    const size_t row_bytes = ob_type_row_bytes(w->type, cols);
+    const size_t row_bytes = w ? ob_type_row_bytes(w->type, cols) : 0;
     for (int64_t r = r0; r < r1; r++) {
-        const uint8_t *src = (const uint8_t *)w->data + (size_t)p->step.tok[r] * row_bytes;
+        const int32_t id = p->step.tok[r];
         float *y = cpu_row(p, op->out[0], r);
+        if (id < 0) {
+            memcpy(y, p->step.vec + (size_t)(-1 - id) * (size_t)cols, (size_t)cols * sizeof *y);
+            continue;
+        }
+        const uint8_t *src = (const uint8_t *)w->data + (size_t)id * row_bytes;
         ob_type_get(w->type)->dequant(src, y, cols);
         if (op->p.embed.scale != 1.0f) p->dev->kern->scale(y, op->p.embed.scale, 0, y, cols);
     }
@@ -127,6 +134,7 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
     case OB_OP_ACT: return row_act;
     case OB_OP_ADD_ROW:
     case OB_OP_POOL:
+    case OB_OP_MERGE:
     case OB_OP_AFFINE:
     case OB_OP_SPLIT:
     case OB_OP_JOIN:
@@ -138,7 +146,7 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
 }
 
 /* The reference rope of the unit vectors (1, 0) gives cos and sin of every pair, whatever the variant. */
-static void rope_table_row(const cpu_rope *rope, int32_t pos, float *unit, float *cs)
+static void rope_table_row(const cpu_rope *rope, const int32_t pos[3], float *unit, float *cs)
 {
     const ob_rope_params *p = rope->p;
     const int32_t half = p->n_rot / 2;
@@ -146,7 +154,7 @@ static void rope_table_row(const cpu_rope *rope, int32_t pos, float *unit, float
     float *turned = unit + p->head_dim;
     const bool neox = p->pairing == OB_ROPE_NEOX;
     for (int32_t i = 0; i < half; i++) unit[p->rot_off + (neox ? i : 2 * i)] = 1.0f;
-    ob_ref_rope_row(p, rope->factors, pos, 1, unit, turned);
+    ob_ref_rope_axes(p, rope->factors, pos, 1, unit, turned);
     for (int32_t i = 0; i < half; i++) {
         const float *at = turned + p->rot_off;
         if (neox) {
@@ -165,8 +173,11 @@ void cpu_rope_tables(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t,
     (void)op;
     for (int32_t i = 0; i < p->n_ropes; i++) {
         const int32_t n = ob_cpu_rope_floats(p->ropes[i].p);
-        for (int64_t r = r0; r < r1; r++)
-            rope_table_row(&p->ropes[i], p->step.pos[r], t->ref, p->ropes[i].cs + r * n);
+        for (int64_t r = r0; r < r1; r++) {
+            int32_t pos[3];
+            ref_axes(&p->step, r, pos);
+            rope_table_row(&p->ropes[i], pos, t->ref, p->ropes[i].cs + r * n);
+        }
     }
 }
 

@@ -29,12 +29,14 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     const char *text;
     switch (op->kind) {
     case OB_OP_EMBED:
+        return !op->p.embed.vectors || refuse(why, cap, "no vectors (pictures) in the place of tokens yet");
+    case OB_OP_GLU:
+        return op->p.glu.act != OB_ACT_GELU_QUICK || refuse(why, cap, "no quick GELU yet");
     case OB_OP_ADD_ROW:
     case OB_OP_POOL:
     case OB_OP_ROWS_OUT:
     case OB_OP_RMS_NORM:
     case OB_OP_LAYER_NORM:
-    case OB_OP_GLU:
     case OB_OP_ADD:
     case OB_OP_SCALE:
     case OB_OP_ACT:
@@ -49,9 +51,11 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
                 return refuse(why, cap, "no matrix product for its type");
         return true;
     case OB_OP_ROPE:
+        if (op->p.rope.axis_pairs[0]) return refuse(why, cap, "no rope over several axes yet");
         return p->vals[op->out[0]].rows == OB_ROWS_TOK ||
                refuse(why, cap, "rope over other rows than tokens");
     case OB_OP_ATTENTION:
+        if (op->p.attn.blocks != OB_BLOCKS_NONE) return refuse(why, cap, "no attention by blocks yet");
         return vk_attn_fits(d, &op->p.attn) ||
                refuse(why, cap, "heads too wide for this device's shared memory");
     case OB_OP_CONV1D:

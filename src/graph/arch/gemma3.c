@@ -6,7 +6,7 @@
  *
  * One layer in `sliding_window_pattern` (6) sees everything and rotates with rope.freq_base and the
  * file's scaling; the others see a window and rotate with freq_base_swa, unscaled. Norm weights are
- * stored as 1 + w.
+ * stored as 1 + w. Vectors of pictures are not scaled, and those of one picture see each other.
  */
 #include <math.h>
 
@@ -23,6 +23,7 @@ typedef struct gemma3 {
 static ob_status load(ob_model *m, ob_err *err)
 {
     OB_TRY(ob_load_common(m, OB_ROPE_NEOX, err));
+    m->hp.picture_blocks = true;
     gemma3 *g = m->own = ob_calloc(1, sizeof *g);
     if (!g) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the model");
     g->pattern = 6;
@@ -49,7 +50,8 @@ static void build(const ob_model *m, ob_builder *b)
     for (b->layer = 0; b->layer < m->hp.n_layer; b->layer++) {
         const bool local = g->window > 0 && (b->layer + 1) % g->pattern != 0;
         const ob_block_attn a = {.rope = local ? &g->rope_local : &m->hp.rope, .factors = OB_NONE,
-                                 .scale = g->scale, .window = local ? g->window : 0, .qk_norm = true};
+                                 .scale = g->scale, .window = local ? g->window : 0, .qk_norm = true,
+                                 .blocks = m->opt.pictures ? OB_BLOCKS_ALSO : OB_BLOCKS_NONE};
         ob_val y = ob_block_attention(b, ob_block_norm(b, x, "attn_norm", 0), &a);
         y = ob_b_linear(b, y, ob_b_weight(b, OB_USE_LINEAR, "blk.%d.attn_output.weight", b->layer), OB_NONE);
         ob_b_add(b, x, ob_block_norm(b, y, "post_attention_norm", 0));
@@ -63,4 +65,4 @@ static void build(const ob_model *m, ob_builder *b)
 static const char *const k_keys[] = {"attention.sliding_window", "attention.sliding_window_pattern",
                                      "rope.freq_base_swa", "final_logit_softcapping", NULL};
 
-const ob_arch ob_arch_gemma3 = {.name = "gemma3", .load = load, .build = build, .keys = k_keys};
+const ob_arch ob_arch_gemma3 = {.name = "gemma3", .load = load, .build = build, .keys = k_keys, .pictures = true};

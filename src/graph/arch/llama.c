@@ -26,4 +26,4 @@ static void build(const ob_model *m, ob_builder *b)
     ob_block_head(b, x, 1.0f, 0);
 }
 
-const ob_arch ob_arch_llama = {.name = "llama", .load = load, .build = build};
+const ob_arch ob_arch_llama = {.name = "llama", .load = load, .build = build, .pictures = true};
