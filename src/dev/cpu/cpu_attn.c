@@ -323,7 +323,7 @@ void cpu_attend(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
 {
     const ob_attn_params *a = &op->p.attn;
     block k = {.p = p, .op = op, .cache = &p->caches[a->cache], .d = dims_of(a)};
-    lay_out(a, t->attn, &k.b);
+    lay_out(a, t->work, &k.b);
     const cut c = cut_step(p, a, k.d);
     walk w = {0};
     int32_t segment;

@@ -57,7 +57,7 @@ typedef struct cpu_thread {
     float *rows;     /* normalised rows before a small product */
     uint8_t *act;    /* its quantised activations */
     void *lin;       /* ob_lin_scratch_bytes */
-    float *attn;     /* cpu_attn_scratch_floats */
+    float *work;     /* cpu_attn_scratch_floats, cpu_gdn_scratch_floats */
     int32_t *pairs;  /* rows of a mixture sorted by expert */
 } cpu_thread;
 
@@ -157,6 +157,7 @@ void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op);
 void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+size_t cpu_gdn_scratch_floats(const ob_op *op);
 void cpu_gdn_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 
 /* --- cpu_attn.c --- */

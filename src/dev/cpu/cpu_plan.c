@@ -346,7 +346,7 @@ static ob_status place_values(const ob_dev_plan *p, life *l, size_t *total, ob_e
 
 /* Sizes of everything in the plan's one block of memory; a second pass hands out the places. */
 typedef struct sizes {
-    size_t work, act, part, ref, rows, small, lin, attn;
+    size_t work, act, part, ref, rows, small, lin, floats;
     cpu_moe_sizes moe;
 } sizes;
 
@@ -359,11 +359,12 @@ static void measure(ob_dev_plan *p, sizes *z)
         const cpu_stage *st = &p->stages[s];
         const ob_op *op = &g->ops[OB_MAX(0, st->op)];
         if (st->kind == STAGE_ATTEND) {
-            z->attn = OB_MAX(z->attn, cpu_attn_scratch_floats(&op->p.attn) * sizeof(float));
+            z->floats = OB_MAX(z->floats, cpu_attn_scratch_floats(&op->p.attn) * sizeof(float));
             z->part = OB_MAX(z->part, cpu_attn_part_floats(&op->p.attn, n_threads, p->max_ctx) * sizeof(float));
         } else if (st->kind == STAGE_OWN) {
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
             if (op->kind == OB_OP_MOE_GLU) cpu_moe_measure(p, op, rows, &z->moe);
+            if (op->kind == OB_OP_GDN) z->floats = OB_MAX(z->floats, cpu_gdn_scratch_floats(op) * sizeof(float));
             if (op->kind == OB_OP_LINEAR_HEADS) cpu_heads_measure(p, op, rows, &z->moe);
         } else if (st->kind == STAGE_LINEAR) {
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
@@ -406,7 +407,7 @@ static size_t hand_out(ob_dev_plan *p, const sizes *z, uint8_t *base)
         PLACE(t->rows, z->rows);
         PLACE(t->act, z->small);
         PLACE(t->lin, z->lin);
-        PLACE(t->attn, z->attn);
+        PLACE(t->work, z->floats);
         PLACE(t->pairs, z->moe.pairs);
     }
 #undef PLACE

@@ -16,6 +16,7 @@
 
 enum {
     OB_CPU_MAX_LANES = 16,  /* f32 lanes of the widest level; row scratch is padded to this */
+    OB_CPU_GDN_SLICE = 64,  /* columns of a state that are walked together, at most */
     OB_CPU_ATTN_TILE = 64,  /* cached tokens of one tile, a multiple of every level's lanes */
 };
 
@@ -37,6 +38,19 @@ typedef struct ob_cpu_attn_tile {
     float *kp, *vp, *s;          /* scratch: TILE * k_pad, TILE * v_pad, n_q * TILE floats */
 } ob_cpu_attn_tile;
 
+/* Some tokens of one head of the delta rule. A column's result depends on the tokens' own values alone, so
+ * walking them one by one or many at once gives the same bits. */
+typedef struct ob_cpu_gdn {
+    int32_t n_tok, k_dim, v_dim;
+    const float *q, *k;              /* [n_tok][k_dim], from gdn_keys */
+    const float *decay, *beta, *kq;  /* [n_tok] */
+    const float *v;                  /* [n_tok][ldv] */
+    float *y;                        /* [n_tok][ldy] */
+    int64_t ldv, ldy;
+    float *s;                        /* [k_dim][v_dim], updated */
+    float *slice;                    /* scratch: k_dim * OB_CPU_GDN_SLICE floats */
+} ob_cpu_gdn;
+
 typedef struct ob_cpu_kernels {
     /* y = x / rms(x) * w over n columns; w may be NULL. y may be x in all of these. */
     void (*rms_norm)(const float *x, const float *w, float *y, int64_t n, float eps);
@@ -51,9 +65,9 @@ typedef struct ob_cpu_kernels {
     /* y = act(bias + sum_k tap[k] * u[k]) over n columns; bias may be NULL. act is not GELU_ERF. */
     void (*conv)(const float *const *u, const float *const *tap, int32_t n_tap, const float *bias, ob_act act,
                  float *y, int64_t n);
-    /* One token of one head of the delta rule (OB_OP_GDN): s [k_dim][v_dim] is updated in place. */
-    void (*gdn)(const float *q, const float *k, const float *v, float decay, float beta, float *s, int32_t k_dim,
-                int32_t v_dim, float *y);
+    /* The delta rule (OB_OP_GDN): q and k of a token as the recurrence wants them, and their product. */
+    float (*gdn_keys)(const float *q, const float *k, int32_t k_dim, float eps, float *qn, float *kn);
+    void (*gdn)(const ob_cpu_gdn *g);
     void (*attn_tile)(const ob_cpu_attn_tile *t);
     /* Merge partial result 2 into 1: both as the fields of ob_cpu_attn_tile, one query. */
     void (*attn_merge)(float *max, float *sum, float *o, float max2, float sum2, const float *o2,
