@@ -23,6 +23,7 @@ packages=(
     gcc libc6-dev make cmake ninja-build pkg-config
     libevent-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev
     libcurl4-openssl-dev libxxhash-dev libedit-dev libcmocka-dev zlib1g-dev
+    libpng-dev libjpeg62-turbo-dev libwebp-dev
     libvulkan-dev g++ glslang-tools
     ca-certificates python3
 )

@@ -38,13 +38,30 @@ static ob_status add_message(json_t *messages, const char *role, const char *tex
     return OB_OK;
 }
 
+/* The pictures' marks in front of the text: parts, which the template or our joining keeps apart from text. */
+static ob_status add_user(json_t *messages, const ob_talk *t, const ob_buf *text, ob_err *err)
+{
+    if (!t->n_pictures) return add_message(messages, "user", ob_buf_str(text), text->len, err);
+    json_t *parts = json_array(), *last = json_stringn(ob_buf_str(text), text->len);
+    if (!last) {
+        json_decref(parts);
+        return ob_err_set(err, OB_E_INVALID, "the user text is not valid UTF-8");
+    }
+    for (size_t i = 0; i < t->n_pictures; i++)
+        json_array_append_new(parts, json_pack("{s:s, s:o}", "type", OB_TMPL_PICTURE_MARK, "text",
+                                               json_sprintf(OB_TALK_MARK "%zu>", i)));
+    json_array_append_new(parts, json_pack("{s:s, s:o}", "type", "text", "text", last));
+    json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", parts));
+    return OB_OK;
+}
+
 static ob_status chat_prompt(const ob_talk *t, const ob_args *a, const ob_buf *text, ob_buf *out, ob_err *err)
 {
     ob_status s = OB_OK;
     json_t *messages = json_array();
     const char *system = ob_cli_str(a, OB_OPT_SYSTEM);
     if (system) OB_GOTO(add_message(messages, "system", system, strlen(system), err));
-    OB_GOTO(add_message(messages, "user", ob_buf_str(text), text->len, err));
+    OB_GOTO(add_user(messages, t, text, err));
     OB_GOTO(ob_talk_render(t, messages, out, err));
 out:
     json_decref(messages);
@@ -90,6 +107,8 @@ int ob_cmd_run(const ob_args *a)
                        t.own_template ? ", and --raw turns it off" : ", which this model does not have");
         goto out;
     }
+    OB_GOTO(ob_talk_read_pictures(&t, a, &err));
+    for (size_t i = 0; raw && i < t.n_pictures; i++) ob_buf_addf(&prompt, OB_TALK_MARK "%zu>", i);
     if (raw) ob_buf_add(&prompt, ob_buf_str(&text), text.len);
     else OB_GOTO(chat_prompt(&t, a, &text, &prompt, &err));
     OB_GOTO(ob_talk_generate(&t, &prompt, !json, &r, &err));

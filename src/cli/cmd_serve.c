@@ -16,6 +16,11 @@ static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
     p->host = ob_cli_str(a, OB_OPT_HOST);
     p->port = (int)ob_cli_int(a, OB_OPT_PORT);
     p->pooling = ob_cli_pooling(a);
+    p->image_max_tok = (int32_t)ob_cli_int(a, OB_OPT_IMAGE_MAX_TOK);
+    p->image_dir = ob_cli_str(a, OB_OPT_IMAGE_DIR);
+    const char *urls = ob_cli_str(a, OB_OPT_IMAGE_URLS);
+    if (urls && !strcmp(urls, "public")) p->image_urls = OB_IMAGE_URLS_PUBLIC;
+    if (urls && !strcmp(urls, "any")) p->image_urls = OB_IMAGE_URLS_ANY;
     p->alias = ob_cli_str(a, OB_OPT_ALIAS);
     p->api_keys = a->values[OB_OPT_API_KEY].list;
     p->n_api_keys = a->values[OB_OPT_API_KEY].n_list;
@@ -38,7 +43,7 @@ static ob_status verify(const char *path, ob_err *err)
 
 int ob_cmd_serve(const ob_args *a)
 {
-    char *path = NULL, *embed_path = NULL, *rerank_path = NULL;
+    char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL;
     ob_server *server = NULL;
     ob_err err;
     ob_serve_params p;
@@ -56,6 +61,8 @@ int ob_cmd_serve(const ob_args *a)
     p.engine.model_path = path;
     if (ob_cli_str(a, OB_OPT_EMBED)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_EMBED), &embed_path, &err));
     if (ob_cli_str(a, OB_OPT_RERANK)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_RERANK), &rerank_path, &err));
+    if (ob_cli_str(a, OB_OPT_MMPROJ)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_MMPROJ), &mmproj_path, &err));
+    p.mmproj_path = mmproj_path;
     p.embed_path = embed_path;
     p.rerank_path = rerank_path;
     OB_GOTO(ob_server_new(&p, &server, &err));
@@ -67,5 +74,6 @@ out:;
     ob_free(path);
     ob_free(embed_path);
     ob_free(rerank_path);
+    ob_free(mmproj_path);
     return rc;
 }

@@ -78,6 +78,24 @@ ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)
     return name_model(l, s, err);
 }
 
+ob_status ob_cli_load_engine_and_tower(ob_cli_load *l, const ob_args *a, ob_engine **out, ob_vision **vision,
+                                       ob_err *err)
+{
+    char *path;
+    const char *name = ob_cli_str(a, OB_OPT_MMPROJ);
+    *vision = NULL;
+    if (!name) return ob_cli_load_engine(l, out, err);
+    OB_TRY(ob_cli_find_model(name, &path, err));
+    const ob_status s = ob_vision_new(&l->params, path, (int32_t)ob_cli_int(a, OB_OPT_IMAGE_MAX_TOK), vision, err);
+    ob_free(path);
+    if (s != OB_OK) return s;
+    l->params.n_picture_tok = ob_vision_max_tok(*vision);
+    OB_TRY(ob_cli_load_engine(l, out, err));
+    ob_engine_info info;
+    ob_engine_describe(*out, &info);
+    return ob_vision_check_model(*vision, &info, err);
+}
+
 ob_status ob_cli_load_encoder(ob_cli_load *l, ob_encoder **out, ob_err *err)
 {
     ob_status s = ob_encoder_new(&l->params, out, err);

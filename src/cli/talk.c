@@ -43,7 +43,7 @@ ob_status ob_talk_init(ob_talk *t, const ob_args *a, ob_err *err)
     memset(t, 0, sizeof *t);
     read_sampling(&t->params, a);
     OB_TRY(ob_cli_load_init(&t->load, a, err));
-    OB_TRY(ob_cli_load_engine(&t->load, &t->engine, err));
+    OB_TRY(ob_cli_load_engine_and_tower(&t->load, a, &t->engine, &t->vision, err));
     ob_engine_describe(t->engine, &t->info);
     return load_template(t, err);
 }
@@ -52,7 +52,42 @@ void ob_talk_deinit(ob_talk *t)
 {
     ob_tmpl_free(t->tmpl);
     ob_engine_free(t->engine);
+    for (size_t i = 0; i < t->n_pictures; i++) ob_draft_deinit(&t->pictures[i]);
+    ob_free(t->pictures);
+    ob_vision_free(t->vision);
     ob_cli_load_deinit(&t->load);
+}
+
+/* ------------------------------------------------------------------ pictures */
+
+static ob_status read_picture(const ob_talk *t, const char *path, ob_draft *out, ob_err *err)
+{
+    ob_image img = {0};
+    ob_buf bytes;
+    ob_buf_init(&bytes, OB_MAX_IMAGE_BYTES);
+    FILE *f = fopen(path, "rbe");
+    if (!f) return ob_err_set_errno(err, OB_E_IO, errno, "cannot open %.200s", path);
+    ob_status s = ob_cli_read_all(f, path, &bytes, err);
+    fclose(f);
+    if (s == OB_OK) s = ob_image_decode(ob_buf_str(&bytes), bytes.len, &img, err);
+    if (s == OB_OK) s = ob_vision_draft(t->vision, &img, ob_engine_tok(t->engine), out, err);
+    if (s != OB_OK && !strstr(err->text, path)) ob_err_prefix(err, s, "%.200s", path);
+    ob_image_deinit(&img);
+    ob_buf_deinit(&bytes);
+    return s;
+}
+
+ob_status ob_talk_read_pictures(ob_talk *t, const ob_args *a, ob_err *err)
+{
+    const ob_opt_value *files = &a->values[OB_OPT_IMAGE];
+    if (!files->n_list) return OB_OK;
+    if (!t->vision)
+        return ob_err_set(err, OB_E_INVALID, "--image needs the model's vision tower: give it with --mmproj FILE");
+    t->pictures = ob_calloc((size_t)files->n_list, sizeof *t->pictures);
+    if (!t->pictures) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d pictures", files->n_list);
+    for (; t->n_pictures < (size_t)files->n_list; t->n_pictures++)
+        OB_TRY(read_picture(t, files->list[t->n_pictures], &t->pictures[t->n_pictures], err));
+    return OB_OK;
 }
 
 /* ------------------------------------------------------------------ prompts */
@@ -83,15 +118,22 @@ ob_status ob_talk_render(const ob_talk *t, const json_t *messages, ob_buf *out, 
     return s;
 }
 
+static ob_status encode_with(const ob_talk *t, const ob_buf *prompt, unsigned flags, ob_draft *d, ob_err *err)
+{
+    ob_draft_deinit(d);
+    if (!t->n_pictures)
+        return ob_draft_add_text(d, ob_engine_tok(t->engine), ob_buf_str(prompt), prompt->len, flags, err);
+    return ob_draft_add_marked(d, ob_engine_tok(t->engine), ob_buf_str(prompt), prompt->len, flags, OB_TALK_MARK,
+                               t->pictures, t->n_pictures, err);
+}
+
 /* Special tokens in the prompt count; BOS is added unless the template wrote it. */
-static ob_status encode(const ob_talk *t, const ob_buf *prompt, int32_t **ids, size_t *n, ob_err *err)
+static ob_status encode(const ob_talk *t, const ob_buf *prompt, ob_draft *d, ob_err *err)
 {
     const ob_tok *tok = ob_engine_tok(t->engine);
-    int32_t bos = ob_tok_bos(tok);
-    OB_TRY(ob_tok_encode(tok, ob_buf_str(prompt), prompt->len, OB_TOK_SPECIAL, ids, n, err));
-    if (!ob_tok_add_bos(tok) || (*n > 0 && (*ids)[0] == bos)) return OB_OK;
-    ob_free(*ids);
-    return ob_tok_encode(tok, ob_buf_str(prompt), prompt->len, OB_TOK_SPECIAL | OB_TOK_BOS, ids, n, err);
+    OB_TRY(encode_with(t, prompt, OB_TOK_SPECIAL, d, err));
+    if (!ob_tok_add_bos(tok) || (d->n > 0 && d->ids[0] == ob_tok_bos(tok))) return OB_OK;
+    return encode_with(t, prompt, OB_TOK_SPECIAL | OB_TOK_BOS, d, err);
 }
 
 /* ------------------------------------------------------------------ generation */
@@ -159,7 +201,7 @@ static void wait_done(wait *w, ob_request *r)
 ob_status ob_talk_generate(ob_talk *t, const ob_buf *prompt, bool echo, ob_talk_result *r, ob_err *err)
 {
     ob_status s;
-    int32_t *ids = NULL;
+    ob_draft draft = {0};
     ob_request *req = NULL;
     wait w = {.echo = echo, .r = r};
     struct sigaction old, act = {.sa_handler = on_interrupt};
@@ -169,8 +211,11 @@ ob_status ob_talk_generate(ob_talk *t, const ob_buf *prompt, bool echo, ob_talk_
     pthread_cond_init(&w.changed, NULL);
     g_interrupted = 0;
     sigaction(SIGINT, &act, &old);
-    OB_GOTO(encode(t, prompt, &ids, &t->params.n_prompt, err));
-    t->params.prompt = ids;
+    OB_GOTO(encode(t, prompt, &draft, err));
+    t->params.prompt = draft.ids;
+    t->params.n_prompt = draft.n;
+    t->params.pictures = draft.pics;
+    t->params.n_pictures = draft.n_pics;
     t->params.on_event = on_event;
     t->params.arg = &w;
     OB_GOTO(ob_engine_submit(t->engine, &t->params, &req, err));
@@ -184,7 +229,7 @@ out:
     sigaction(SIGINT, &old, NULL);
     pthread_cond_destroy(&w.changed);
     pthread_mutex_destroy(&w.lock);
-    ob_free(ids);
+    ob_draft_deinit(&draft);
     return s;
 }
 

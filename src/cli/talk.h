@@ -11,6 +11,9 @@ typedef struct ob_talk {
     ob_cli_load load;
     ob_engine *engine;
     ob_engine_info info;
+    ob_vision *vision;   /* NULL without --mmproj */
+    ob_draft *pictures;  /* [n_pictures] the files of --image; each has its mark in the prompt */
+    size_t n_pictures;
     ob_tmpl *tmpl;       /* NULL: the model has no chat template */
     bool own_template;   /* false: ChatML stands in */
     ob_request_params params; /* what the options say; prompt is filled in by ob_talk_generate */
@@ -26,6 +29,12 @@ typedef struct ob_talk_result {
 /* Load the model and read the sampling options. deinit is fine after a failure. */
 OB_MUST_CHECK ob_status ob_talk_init(ob_talk *t, const ob_args *a, ob_err *err);
 void ob_talk_deinit(ob_talk *t);
+
+/* In the text of a prompt, this, a number and '>' stand for that one of the pictures. A command's own user writes
+ * the prompt, so the mark need not be secret. */
+#define OB_TALK_MARK "<picture of --image "
+/* Read the files of --image; OB_E_INVALID without --mmproj. */
+OB_MUST_CHECK ob_status ob_talk_read_pictures(ob_talk *t, const ob_args *a, ob_err *err);
 
 /* Append the prompt of these messages (OpenAI's form) to *out. */
 OB_MUST_CHECK ob_status ob_talk_render(const ob_talk *t, const json_t *messages, ob_buf *out, ob_err *err);

@@ -79,6 +79,49 @@ ob_status ob_draft_add_picture(ob_draft *p, ob_picture *pic, ob_err *err)
     return OB_OK;
 }
 
+ob_status ob_draft_append(ob_draft *d, const ob_draft *what, ob_err *err)
+{
+    size_t at = 0;
+    for (size_t k = 0; k <= what->n_pics; k++) {
+        const size_t until = k < what->n_pics ? (size_t)what->pics[k].at : what->n;
+        OB_TRY(room_for(d, until - at, err));
+        if (until > at) memcpy(d->ids + d->n, what->ids + at, (until - at) * sizeof *d->ids);
+        d->n += until - at;
+        at = until;
+        if (k == what->n_pics) break;
+        OB_TRY(ob_draft_add_picture(d, what->pics[k].pic, err));
+        at += (size_t)what->pics[k].pic->n_tok;
+    }
+    return OB_OK;
+}
+
+/* The number behind a mark, up to '>'; bytes it takes, or 0. */
+static size_t mark_number(const char *s, size_t len, size_t *number)
+{
+    size_t n = 0, i = 0;
+    for (; i < len && i < 9 && s[i] >= '0' && s[i] <= '9'; i++) n = 10 * n + (size_t)(s[i] - '0');
+    *number = n;
+    return i && i < len && s[i] == '>' ? i + 1 : 0;
+}
+
+ob_status ob_draft_add_marked(ob_draft *d, const ob_tok *tok, const char *text, size_t len, unsigned flags,
+                              const char *mark, const ob_draft *shown, size_t n_shown, ob_err *err)
+{
+    const size_t mark_len = strlen(mark);
+    for (const char *from = text, *end = text + len;; flags &= ~(unsigned)OB_TOK_BOS) {
+        const char *at = memmem(from, (size_t)(end - from), mark, mark_len);
+        size_t number = 0, n = 0;
+        if (at) n = mark_number(at + mark_len, (size_t)(end - at) - mark_len, &number);
+        if (at && (!n || number >= n_shown))
+            return ob_err_set(err, OB_E_INVALID, "the template changed the place of a picture so that it cannot be found");
+        const char *until = at ? at : end;
+        if (until > from || (flags & OB_TOK_BOS)) OB_TRY(ob_draft_add_text(d, tok, from, (size_t)(until - from), flags, err));
+        if (!at) return OB_OK;
+        OB_TRY(ob_draft_append(d, &shown[number], err));
+        from = at + mark_len + n;
+    }
+}
+
 ob_status ob_pictures_check(const int32_t *ids, size_t n, const ob_placed_picture *pics, size_t n_pics, int32_t n_embd,
                             ob_err *err)
 {

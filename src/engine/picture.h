@@ -54,6 +54,12 @@ void ob_draft_deinit(ob_draft *p);
 /* flags as for ob_tok_encode. */
 OB_MUST_CHECK ob_status ob_draft_add_text(ob_draft *p, const ob_tok *tok, const char *text, size_t len,
                                            unsigned flags, ob_err *err);
+OB_MUST_CHECK ob_status ob_draft_append(ob_draft *d, const ob_draft *what, ob_err *err);
+/* Text in which `mark`, a number below n_shown and '>' stand for that one of `shown`. The mark is to be one that no
+ * text has by chance or on purpose. */
+OB_MUST_CHECK ob_status ob_draft_add_marked(ob_draft *d, const ob_tok *tok, const char *text, size_t len,
+                                            unsigned flags, const char *mark, const ob_draft *shown, size_t n_shown,
+                                            ob_err *err);
 OB_MUST_CHECK ob_status ob_draft_add_picture(ob_draft *p, ob_picture *pic, ob_err *err); /* refs it */
 /* Do the ids below 0 of ids[0..n) belong to the pictures, each of them whole? */
 OB_MUST_CHECK ob_status ob_pictures_check(const int32_t *ids, size_t n, const ob_placed_picture *pics, size_t n_pics,

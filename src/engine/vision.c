@@ -355,6 +355,10 @@ int32_t ob_vision_max_tok(const ob_vision *v) { return v->max_tok; }
 
 ob_status ob_vision_check_model(const ob_vision *v, const ob_engine_info *model, ob_err *err)
 {
+    const bool gemma = !strcmp(model->arch, "gemma3"), qwen = !strcmp(model->arch, "qwen2vl");
+    if (gemma != (v->h->projector == OB_PROJECTOR_GEMMA3) || qwen != (v->h->projector == OB_PROJECTOR_QWEN2VL))
+        return ob_err_set(err, OB_E_INVALID, "the vision tower (--mmproj) is of kind %s, which does not belong to a model of "
+                          "architecture %s", ob_vision_projector(v), model->arch);
     if (model->n_embd == v->n_out_embd) return OB_OK;
     return ob_err_set(err, OB_E_INVALID, "the vision tower (--mmproj) makes vectors of %d columns, but model %s has %d: "
                       "they do not belong together", v->n_out_embd, model->name, model->n_embd);

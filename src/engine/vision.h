@@ -21,7 +21,7 @@ OB_MUST_CHECK ob_status ob_vision_new(const ob_engine_params *p, const char *pat
 void ob_vision_free(ob_vision *v);
 /* Most tokens of one picture (a tile, where pictures are cut): ob_engine_params.n_picture_tok. */
 int32_t ob_vision_max_tok(const ob_vision *v);
-/* Does the tower belong to this model? OB_E_INVALID when widths differ. */
+/* Does the tower belong to this model? OB_E_INVALID when families or widths differ. */
 OB_MUST_CHECK ob_status ob_vision_check_model(const ob_vision *v, const ob_engine_info *model, ob_err *err);
 const char *ob_vision_projector(const ob_vision *v); /* "idefics3", ...; static */
 

@@ -191,6 +191,7 @@ ob_status ob_image_crop(const ob_image *src, int32_t x, int32_t y, int32_t w, in
 
 ob_status ob_image_fit(const ob_image *src, int32_t w, int32_t h, ob_filter f, ob_image *out, ob_err *err)
 {
+    *out = (ob_image){0};
     if (src->w == w && src->h == h) return ob_image_crop(src, 0, 0, w, h, out, err);
     const float sx = (float)w / (float)src->w, sy = (float)h / (float)src->h, scale = OB_MIN(sx, sy);
     const int32_t nw = OB_MAX(1, OB_MIN((int32_t)ceilf((float)src->w * scale), w));

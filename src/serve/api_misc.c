@@ -22,6 +22,7 @@ void ob_route_health(ob_conn *c)
     ob_buf out;
     ob_buf_init(&out, 4096);
     ob_buf_addf(&out, "{\"status\":\"%s\"", status);
+    if (s->ready && s->vision) ob_buf_adds(&out, ",\"input_modalities\":[\"text\",\"image\"]");
     if (s->ready && (s->info.device.caps & OB_DEV_SOFT)) { /* an emulation says so everywhere */
         ob_buf_addc(&out, ',');
         add_str(&out, "device", s->info.device.kind);
@@ -37,6 +38,7 @@ void ob_route_health(ob_conn *c)
 
 static void add_model(const ob_server *s, const char *id, const char *role, const ob_engine_info *i, ob_buf *out)
 {
+    const bool pictures = s->vision && i == &s->info;
     ob_buf_addc(out, '{');
     add_str(out, "id", id);
     ob_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"1bit\",",
@@ -44,6 +46,7 @@ static void add_model(const ob_server *s, const char *id, const char *role, cons
     add_str(out, "role", role);
     ob_buf_addc(out, ',');
     add_str(out, "device", i->device.kind);
+    ob_buf_adds(out, pictures ? ",\"input_modalities\":[\"text\",\"image\"]" : ",\"input_modalities\":[\"text\"]");
     ob_buf_adds(out, ",\"meta\":{");
     add_str(out, "name", i->name);
     ob_buf_addc(out, ',');
@@ -185,9 +188,12 @@ static ob_status run_apply_template(ob_job *job)
     ob_gen_params_defaults(&p);
     OB_TRY(parse_body(job));
     OB_TRY(ob_params_read(job, OB_API_TEMPLATE, &p));
+    ob_pictures pics = {.marks_only = true};
     ob_buf text;
     ob_buf_init(&text, OB_MAX_RENDER_BYTES);
-    ob_status s = ob_chat_render(job, &p, &text);
+    ob_status s = ob_pictures_take(job, &pics);
+    if (s == OB_OK) s = ob_chat_render(job, &p, &text);
+    ob_pictures_deinit(&pics);
     if (s == OB_OK) {
         ob_buf_adds(&job->reply, "{\"prompt\":");
         ob_buf_add_json(&job->reply, ob_buf_str(&text), text.len);
@@ -256,7 +262,7 @@ void ob_route_props(ob_conn *c)
     add_str(&out, "bos_token", s->bos_text ? s->bos_text : "");
     ob_buf_addc(&out, ',');
     add_str(&out, "eos_token", s->eos_text ? s->eos_text : "");
-    ob_buf_adds(&out, ",\"modalities\":{\"vision\":false,\"audio\":false},\"device\":{");
+    ob_buf_addf(&out, ",\"modalities\":{\"vision\":%s,\"audio\":false},\"device\":{", s->vision ? "true" : "false");
     add_str(&out, "kind", i->device.kind);
     ob_buf_addc(&out, ',');
     add_str(&out, "name", i->device.name);

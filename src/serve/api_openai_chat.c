@@ -85,9 +85,11 @@ static ob_status prepare_chat(ob_job *job)
     ob_buf_deinit(&job->body);
     OB_TRY(ob_params_check_model(job));
     OB_TRY(ob_params_read(job, OB_API_CHAT, &g->params));
+    ob_pictures pics = {0};
     ob_buf text;
     ob_buf_init(&text, OB_MAX_RENDER_BYTES);
-    ob_status st = ob_chat_render(job, &g->params, &text);
+    ob_status st = ob_pictures_take(job, &pics);
+    if (st == OB_OK) st = ob_chat_render(job, &g->params, &text);
     if (st == OB_OK && !atomic_load_explicit(&job->abandoned, memory_order_relaxed)) {
         g->prompts = ob_arena_alloc(&job->arena, sizeof *g->prompts);
         g->n_prompts = g->prompts ? 1 : 0;
@@ -95,11 +97,13 @@ static ob_status prepare_chat(ob_job *job)
         /* A template that writes the model's first token itself must not get a second one. */
         size_t n_bos = s->bos_text ? strlen(s->bos_text) : 0;
         bool has_bos = n_bos && text.len >= n_bos && memcmp(text.data, s->bos_text, n_bos) == 0;
-        st = g->prompts ? ob_gen_tokenize(g, g->prompts, "messages", ob_buf_str(&text), text.len,
-                                          OB_TOK_SPECIAL | (has_bos ? 0 : OB_TOK_BOS))
-                        : ob_job_fail(job, NULL, OB_E_NO_MEMORY, "no memory for the request");
+        const unsigned flags = OB_TOK_SPECIAL | (has_bos ? 0 : OB_TOK_BOS);
+        if (!g->prompts) st = ob_job_fail(job, NULL, OB_E_NO_MEMORY, "no memory for the request");
+        else if (pics.n) st = ob_gen_tokenize_marked(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags, &pics);
+        else st = ob_gen_tokenize(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags);
         if (st == OB_OK) st = ob_gen_make_choices(g, "messages");
     }
+    ob_pictures_deinit(&pics);
     ob_buf_deinit(&text);
     return st;
 }

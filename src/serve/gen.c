@@ -224,8 +224,10 @@ static void gen_destroy(ob_job *job)
         ob_buf_deinit(&c->reasoning);
         for (int k = 0; k < 4; k++) ob_buf_deinit(&c->lp[k]);
     }
-    for (size_t i = 0; i < g->n_prompts; i++)
+    for (size_t i = 0; i < g->n_prompts; i++) {
         if (g->prompts[i].ids_taken) ob_free(g->prompts[i].ids);
+        ob_draft_deinit(&g->prompts[i].draft);
+    }
     if (g->ping) event_free(g->ping);
     ob_buf_deinit(&g->out);
 }
@@ -278,6 +280,8 @@ static void submit(ob_gen *g, ob_choice *c)
     ob_request_defaults(&rp);
     rp.prompt = c->prompt->ids;
     rp.n_prompt = c->prompt->n_ids;
+    rp.pictures = c->prompt->draft.pics;
+    rp.n_pictures = c->prompt->draft.n_pics;
     rp.max_tokens = p->max_tokens;
     rp.sampler = p->sampler;
     /* Choices of one request differ: each draws from its own seed. */
@@ -484,6 +488,16 @@ ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *param, const char
     const ob_tok *tok = g->job.srv->tok;
     OB_TRY(ob_tok_encode(tok, text, len, flags, &p->ids, &p->n_ids, &g->job.err));
     p->ids_taken = true;
+    return check_prompt(g, p, param);
+}
+
+ob_status ob_gen_tokenize_marked(ob_gen *g, ob_prompt *p, const char *param, const char *text, size_t len,
+                                 unsigned flags, const ob_pictures *pics)
+{
+    OB_TRY(ob_draft_add_marked(&p->draft, g->job.srv->tok, text, len, flags, pics->mark, pics->drafts, pics->n,
+                               &g->job.err));
+    p->ids = p->draft.ids;
+    p->n_ids = p->draft.n;
     return check_prompt(g, p, param);
 }
 

@@ -18,11 +18,22 @@
 
 typedef struct ob_server ob_server;
 
+/* Where pictures of requests may be fetched from, beside the request itself. */
+typedef enum ob_image_urls {
+    OB_IMAGE_URLS_OFF,
+    OB_IMAGE_URLS_PUBLIC, /* http and https, but no address of this machine or of a private network */
+    OB_IMAGE_URLS_ANY,
+} ob_image_urls;
+
 /* Strings are borrowed until ob_server_free. */
 typedef struct ob_serve_params {
     ob_engine_params engine;  /* model_path must be set */
     const char *embed_path;   /* model for /v1/embeddings beside the main one; NULL: none */
     const char *rerank_path;  /* the same for /v1/rerank */
+    const char *mmproj_path;  /* vision tower for the pictures in messages; NULL: none */
+    int32_t image_max_tok;    /* tokens of a picture whose size is free; 0: OB_MAX_IMAGE_TOK */
+    ob_image_urls image_urls;
+    const char *image_dir;    /* folder whose files messages may name (file: URLs); NULL: none */
     ob_pooling pooling;       /* of embeddings; AUTO: as the model's file says */
     const char *host;         /* "127.0.0.1" */
     int port;                 /* 8000; 0: any free one (see ob_server_port) */

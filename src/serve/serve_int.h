@@ -25,6 +25,7 @@
 #include "base/buf.h"
 #include "base/limits.h"
 #include "engine/encoder.h"
+#include "engine/vision.h"
 #include "serve/serve.h"
 #include "tmpl/reasoning.h"
 #include "tmpl/tmpl.h"
@@ -250,9 +251,27 @@ OB_MUST_CHECK ob_status ob_params_read_bool(ob_job *job, const char *name, bool 
 OB_MUST_CHECK ob_status ob_params_read_ids(ob_job *job, const char *param, const json_t *array,
                                            int32_t n_vocab, int32_t **ids, size_t *n);
 
+/* --- pictures.c: pictures in messages (worker) ------------------------------------------------ */
+
+typedef struct ob_pictures { /* zero at the start */
+    bool marks_only;  /* nothing is read: <picture 0>, <picture 1>, ... stand in the text */
+    char mark[64];
+    ob_draft *drafts; /* [n] what each becomes in the prompt */
+    size_t n;
+} ob_pictures;
+/* Read the pictures of job->json's messages and put marks in their places, for ob_draft_add_marked. Errors are the
+ * request's. Deinit in any case. */
+OB_MUST_CHECK ob_status ob_pictures_take(ob_job *job, ob_pictures *p);
+void ob_pictures_deinit(ob_pictures *p);
+/* For tests: append what base64 text means; false when it is none. Is the address one that PUBLIC refuses? */
+bool ob_serve_base64(const char *s, size_t len, ob_buf *out);
+struct sockaddr;
+bool ob_serve_is_private(const struct sockaddr *a);
+
 /* --- gen.c: a generation --------------------------------------------------------------------- */
 
 typedef struct ob_prompt {
+    ob_draft draft;    /* of a prompt with pictures: ids are its own */
     int32_t *ids;      /* arena or taken from ob_tok_encode */
     size_t n_ids;
     bool ids_taken;
@@ -333,6 +352,9 @@ void ob_gen_start(ob_conn *c, const ob_gen_api *api, ob_status (*prepare)(ob_job
 /* Worker: ids of a text, with the refusals that belong to a prompt. */
 OB_MUST_CHECK ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *param,
                                         const char *text, size_t len, unsigned flags);
+/* The same for a text with the marks of pictures. */
+OB_MUST_CHECK ob_status ob_gen_tokenize_marked(ob_gen *g, ob_prompt *p, const char *param, const char *text, size_t len,
+                                               unsigned flags, const ob_pictures *pics);
 /* Worker: the prompts are there; makes the choices. */
 OB_MUST_CHECK ob_status ob_gen_make_choices(ob_gen *g, const char *param);
 /* Stop everything that runs (server stop); clients get an error. */
@@ -419,6 +441,7 @@ struct ob_server { /* io thread, but for what is said otherwise */
     ob_engine *loaded_engine;
     bool ready;                 /* from the loader's post on */
     ob_engine *engine;          /* NULL until then, and when the main model is an encoder */
+    ob_vision *vision;          /* beside it; NULL: it reads no pictures. Immutable once ready */
     const ob_tok *tok;          /* of the main model; immutable once ready */
     ob_served served[3];        /* [n_served]: the main model if it is an encoder, then those beside it */
     int n_served;

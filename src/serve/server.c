@@ -114,14 +114,22 @@ static ob_status load_main(ob_server *s, ob_err *err)
     const ob_engine_params *p = &s->params.engine;
     ob_engine_info peek;
     /* A file that cannot be looked at gets its error from the engine. */
-    if (ob_encoder_peek(p->model_path, &peek, NULL) == OB_OK && !peek.causal) {
+    if (ob_encoder_peek(p->model_path, &peek, NULL) == OB_OK && !peek.causal && peek.output != OB_OUTPUT_PICTURE) {
+        if (s->params.mmproj_path)
+            return ob_err_set(err, OB_E_INVALID, "--mmproj needs a model that generates text, and this one is an encoder");
         OB_TRY(load_encoder(s, p->model_path, s->model_id, true, p->n_ctx, err));
         s->info = s->served[0].info;
         s->tok = ob_encoder_tok(s->served[0].encoder);
         return OB_OK;
     }
-    OB_TRY(ob_engine_new(p, &s->loaded_engine, err));
+    ob_engine_params with = *p;
+    if (s->params.mmproj_path) {
+        OB_TRY(ob_vision_new(p, s->params.mmproj_path, s->params.image_max_tok, &s->vision, err));
+        with.n_picture_tok = ob_vision_max_tok(s->vision);
+    }
+    OB_TRY(ob_engine_new(&with, &s->loaded_engine, err));
     ob_engine_describe(s->loaded_engine, &s->info);
+    if (s->vision) OB_TRY(ob_vision_check_model(s->vision, &s->info, err));
     s->tok = ob_engine_tok(s->loaded_engine);
     load_template(s, s->loaded_engine);
     return OB_OK;
@@ -171,9 +179,10 @@ static void on_loaded(ob_post *p)
     s->engine = s->loaded_engine;
     s->ready = true;
     const ob_engine_info *i = &s->info;
-    ob_log_info("ready: %s (%s, %.1fM parameters) on %s%s, context %d x %d, loaded in %.1f s",
+    ob_log_info("ready: %s (%s, %.1fM parameters) on %s%s, context %d x %d%s%s, loaded in %.1f s",
                 s->model_id, i->quant, (double)i->n_params * 1e-6, i->device.name,
                 i->device.caps & OB_DEV_SOFT ? " [an emulation]" : "", i->n_ctx, i->n_seq,
+                s->vision ? ", pictures by " : "", s->vision ? ob_vision_projector(s->vision) : "",
                 i->load_ms * 1e-3);
 }
 
@@ -352,6 +361,7 @@ void ob_server_free(ob_server *s)
     ob_http_stop_listening(s);
     ob_http_close_all(s);
     ob_engine_free(s->loaded_engine);
+    ob_vision_free(s->vision);
     for (int i = 0; i < s->n_served; i++) {
         ob_encoder_free(s->served[i].encoder);
         ob_free(s->served[i].id);

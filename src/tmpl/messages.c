@@ -33,7 +33,8 @@ static ob_status part_text(const conv *c, const json_t *part, const json_t **tex
     if (!type)
         return ob_err_set(c->err, OB_E_INVALID,
                           "messages[%zu].content: each part must be an object with a type", c->index);
-    if (!strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text")) {
+    if (!strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text") ||
+        !strcmp(type, OB_TMPL_PICTURE_MARK)) {
         *text = json_object_get(part, "text");
     } else if (!strcmp(type, "refusal")) {
         *text = json_object_get(part, "refusal");
@@ -51,7 +52,13 @@ static ob_status part_text(const conv *c, const json_t *part, const json_t **tex
     return OB_OK;
 }
 
-/* All texts of an array of parts in one string, joined by a line feed. */
+static bool is_mark(const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return type && !strcmp(type, OB_TMPL_PICTURE_MARK);
+}
+
+/* All texts of an array of parts in one string, joined by a line feed, but not beside pictures. */
 static ob_status join_parts(const conv *c, const json_t *parts, json_t **out)
 {
     ob_status s = OB_OK;
@@ -60,7 +67,7 @@ static ob_status join_parts(const conv *c, const json_t *parts, json_t **out)
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *text;
         OB_GOTO(part_text(c, json_array_get(parts, i), &text));
-        if (i) ob_buf_addc(&b, '\n');
+        if (i && !is_mark(json_array_get(parts, i)) && !is_mark(json_array_get(parts, i - 1))) ob_buf_addc(&b, '\n');
         ob_buf_add(&b, json_string_value(text), json_string_length(text));
     }
     OB_GOTO(ob_buf_status(&b, c->err));

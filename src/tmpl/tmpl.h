@@ -65,6 +65,10 @@ typedef struct ob_tmpl_args {
 OB_MUST_CHECK ob_status ob_tmpl_render(const ob_tmpl *t, const ob_tmpl_args *args, ob_buf *out,
                                        ob_err *err);
 
+/* `type` of a content part that stands for a picture: its text is a mark, which the caller finds again in what was
+ * rendered. It is treated as text, but no line feed is put beside it. */
+#define OB_TMPL_PICTURE_MARK "picture_mark"
+
 /* Append to *out, as JSON text, OpenAI's `messages` in the form that this template expects:
  *   - keys with null are dropped; where the template needs content, "" stands in
  *   - content parts of text become one string (joined by a line feed), or stay parts, if the template

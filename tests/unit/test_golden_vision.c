@@ -342,6 +342,11 @@ static void test_refused(void **state)
     assert_non_null(strstr(err.text, "zaya"));
     info.n_embd = 65;
     assert_int_equal(ob_vision_check_model(g.vision, &info, &err), OB_E_INVALID);
+    assert_non_null(strstr(err.text, "65"));
+    info.n_embd = 64;
+    strcpy(info.arch, "qwen2vl"); /* as wide, but of another family */
+    assert_int_equal(ob_vision_check_model(g.vision, &info, &err), OB_E_INVALID);
+    assert_non_null(strstr(err.text, "qwen2vl"));
     close_both(&g);
     npz_close(g.z);
     npz_close(g.z_tower);
