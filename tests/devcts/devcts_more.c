@@ -283,6 +283,114 @@ static void test_cca(void **state)
     ob_dev_close(d);
 }
 
+/* --- DeepSeek V4 -------------------------------------------------------------------------------- */
+
+/* Up to 40 divisions of each coefficient, each good to an ulp or two. */
+static void test_hyper_connections(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const struct { int32_t n, d, n_iter; bool last; } c[] = {
+        {4, 33, 20, false}, {2, 300, 3, false}, {8, 64, 1, false}, {4, 130, 20, true}, {1, 7, 2, false}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1400 + (uint32_t)i);
+        const int32_t n = c[i].n, n_mix = c[i].last ? n : 2 * n + n * n;
+        const ob_val x = w_input(&w, n * c[i].d, "streams"), mix = w_input(&w, n_mix, "mix"),
+                     y = w_value(&w, OB_ROWS_TOK, c[i].d, "input"), coef = w_value(&w, OB_ROWS_TOK, n + n * n, "coef");
+        const ob_hc_params hc = {.n_stream = n, .n_iter = c[i].n_iter, .eps = 1e-6f};
+        ob_op *op = w_op(&w, OB_OP_HC_MIX);
+        op->in[0] = x, op->in[1] = mix, op->out[0] = y, op->p.hc = hc;
+        op->w[0] = w_vector(&w, c[i].last ? 1 : 3, 1, 0.3f);
+        op->w[1] = w_vector(&w, n_mix, 0, 0.5f);
+        if (c[i].last) {
+            run_steps(&w, d, y, 1e-6, 1e-5, "hc_mix");
+            continue;
+        }
+        op->out[1] = coef;
+        op = w_op(&w, OB_OP_HC_POST);
+        op->in[0] = y, op->in[1] = x, op->in[2] = coef, op->p.hc = hc;
+        op->out[0] = i % 2 ? w_value(&w, OB_ROWS_TOK, n * c[i].d, "streams out") : x;
+        const ob_val out = op->out[0];
+        w_output(&w, coef);
+        run_steps(&w, d, out, 2e-6, 2e-5, "hc_mix and hc_post");
+    }
+    ob_dev_close(d);
+}
+
+typedef struct csa_case {
+    int32_t n_head, k_dim, window, ratio, n_index_head, index_dim, top_k, n_rot;
+    ob_type t;
+    bool overlap;
+} csa_case;
+
+static const csa_case k_csa[] = {
+    {3, 24, 8, 0, 0, 0, 0, 8, OB_F32, false},      {8, 64, 16, 8, 0, 0, 0, 16, OB_F32, false},
+    {4, 32, 5, 4, 2, 16, 3, 8, OB_F32, true},      {5, 20, 7, 3, 3, 12, 6, 12, OB_F16, true},
+    {64, 512, 32, 4, 16, 128, 11, 64, OB_F16, true}, {6, 96, 40, 16, 0, 0, 0, 32, OB_Q8_0, false},
+};
+
+static void compressor_inputs(world *w, ob_op *op, const ob_val in[2], int32_t cols, int32_t width, int32_t ratio, int at_in,
+                              int at_w)
+{
+    op->in[at_in] = in[0], op->in[at_in + 1] = in[1];
+    op->w[at_w] = w_weight(w, OB_USE_VECTOR, OB_F32, cols, ratio, 0.5f);
+    op->w[at_w + 1] = w_vector(w, width, 1, 0.3f);
+}
+
+static void build_csa(world *w, const csa_case *c, ob_val *y)
+{
+    const int32_t cols = (c->overlap ? 2 : 1) * c->k_dim;
+    const bool index = c->n_index_head > 0;
+    w->k_type = w->v_type = c->t;
+    w->page_tok = 16;
+    ob_val in[8] = {w_input(w, c->n_head * c->k_dim, "q"), w_input(w, c->k_dim, "k")};
+    if (c->ratio) in[2] = w_input(w, cols, "kv"), in[3] = w_input(w, cols, "gate");
+    if (index) {
+        in[4] = w_input(w, c->n_index_head * c->index_dim, "index q"), in[5] = w_input(w, c->n_index_head, "index w");
+        in[6] = w_input(w, 2 * c->index_dim, "index kv"), in[7] = w_input(w, 2 * c->index_dim, "index gate");
+    }
+    *y = w_value(w, OB_ROWS_TOK, c->n_head * c->k_dim, "y");
+    ob_op *op = w_op(w, OB_OP_CSA);
+    op->in[0] = in[0], op->in[1] = in[1], op->out[0] = *y;
+    op->w[0] = w_vector(w, c->n_head, 0, 1);
+    ob_csa_params p = {.n_head = c->n_head, .k_dim = c->k_dim, .window = c->window, .ratio = c->ratio,
+                       .n_index_head = c->n_index_head, .index_dim = c->index_dim, .top_k = c->top_k,
+                       .scale = 1.5f / sqrtf((float)c->k_dim), .eps = 1e-6f, .cache_raw = w_cache(w, 1, c->k_dim, 0)};
+    p.rope = (ob_rope_params){.pairing = OB_ROPE_NORM, .head_dim = c->k_dim, .n_rot = c->n_rot,
+                              .rot_off = c->k_dim - c->n_rot, .base = 1e4f, .freq_scale = 1, .attn_factor = 1};
+    if (c->ratio) {
+        compressor_inputs(w, op, in + 2, cols, c->k_dim, c->ratio, 2, 1);
+        p.cache_comp = w_cache(w, 1, c->k_dim, 0);
+        p.state_comp = w_state(w, (int64_t)(c->overlap ? 2 : 1) * c->ratio * 2 * cols);
+    }
+    if (index) {
+        op->in[4] = in[4], op->in[5] = in[5];
+        compressor_inputs(w, op, in + 6, 2 * c->index_dim, c->index_dim, c->ratio, 6, 3);
+        p.cache_index = w_cache(w, 1, c->index_dim, 0);
+        p.state_index = w_state(w, (int64_t)2 * c->ratio * 4 * c->index_dim);
+    }
+    op->p.csa = p;
+}
+
+/* As attention. What was computed in another order may be rounded the other way by the type of the cache: one
+ * part in 2,000 (f16) or 127 (Q8_0) of values of up to 4; few are. */
+static void test_csa(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    for (size_t i = 0; i < sizeof k_csa / sizeof *k_csa; i++) {
+        const ob_type t = k_csa[i].t;
+        world w;
+        ob_val y;
+        w_init(&w, 1500 + (uint32_t)i);
+        build_csa(&w, &k_csa[i], &y);
+        run_steps(&w, d, y, t == OB_F32 ? 3e-6 : t == OB_F16 ? 3e-5 : 1e-3, t == OB_F32 ? 5e-5 : t == OB_F16 ? 2e-3 : 5e-2,
+                  "compressed sparse attention");
+    }
+    ob_dev_close(d);
+}
+
 /* The same in a plan for few tokens, as decode has. */
 static void test_states_few_tokens(void **state)
 {
@@ -290,6 +398,7 @@ static void test_states_few_tokens(void **state)
     test_conv1d(state);
     test_gdn(state);
     test_cca(state);
+    test_csa(state);
     g_plan_tok = 128;
 }
 
@@ -298,5 +407,6 @@ const struct CMUnitTest devcts_more[] = {
     cmocka_unit_test(test_linear_heads),
     cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
     cmocka_unit_test(test_cca), cmocka_unit_test(test_states_few_tokens),
+    cmocka_unit_test(test_hyper_connections), cmocka_unit_test(test_csa),
 };
 const size_t devcts_n_more = sizeof devcts_more / sizeof *devcts_more;

@@ -86,20 +86,25 @@ static bool same_rope(const ob_rope_params *a, const ob_rope_params *b)
            a->n_ctx_orig == b->n_ctx_orig && a->inverse == b->inverse;
 }
 
-static ob_status table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table **out, ob_err *err)
+ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_dev_weight *factors,
+                            const vk_rope_table **out, ob_err *err)
 {
-    const ob_dev_weight *factors = op->w[0] != OB_NONE ? p->weights[op->w[0]] : NULL;
     for (int32_t k = 0; k < p->n_ropes; k++)
-        if (same_rope(p->ropes[k].p, &op->p.rope) && p->ropes[k].factors == factors) {
+        if (same_rope(p->ropes[k].p, r) && p->ropes[k].factors == factors) {
             *out = &p->ropes[k];
             return OB_OK;
         }
     vk_rope_table *t = &p->ropes[p->n_ropes++];
-    *t = (vk_rope_table){.p = &op->p.rope,
+    *t = (vk_rope_table){.p = r,
                          .factors = factors,
                          .n_high = (int32_t)ob_div_up(OB_MAX(p->max_ctx, 1), LOW_POS)};
     *out = t;
     return fill_table(p, t, err);
+}
+
+static ob_status table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table **out, ob_err *err)
+{
+    return vk_rope_table_get(p, &op->p.rope, op->w[0] != OB_NONE ? p->weights[op->w[0]] : NULL, out, err);
 }
 
 ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)

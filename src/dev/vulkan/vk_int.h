@@ -368,17 +368,27 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at);
 /* vk_parts.c: act, affine, gate, split, join */
 ob_status vk_parts_add(ob_dev_plan *p, int32_t op, ob_err *err);
-/* vk_state.c: convolution over time, delta net */
-bool vk_state_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap);
+/* vk_state.c: convolution over time, delta net, convolved attention */
+bool vk_state_supports(const vk_dev *d, const ob_program *p, const ob_op *op, char *why, size_t cap);
 ob_status vk_state_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* Input 0 of op i in this form at form_off, by a pass of its own unless it is there. */
 ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
 VkDeviceAddress vk_form_scales(const ob_dev_plan *p, ob_val v); /* of VK_FORM_Q8 */
+/* vk_csa.c: hyper-connections, compressed sparse attention */
+bool vk_csa_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap);
+ob_status vk_csa_add(ob_dev_plan *p, int32_t op, ob_err *err);
+uint64_t vk_csa_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
+ob_status vk_hc_mix_add(ob_dev_plan *p, int32_t op, ob_err *err);
+ob_status vk_hc_post_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* The plan's table of angles for these parameters (borrowed, kept by the plan); at most one per op is made.
+ * factors may be NULL. */
+ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_dev_weight *factors,
+                            const vk_rope_table **out, ob_err *err);
 /* Where op i begins what stands between a layer's products and the end of its attention ([norms,] ropes,
  * attention), and one kernel can do all before the attention: adds these *n_ops ops. Else *n_ops is 0. */
 ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);

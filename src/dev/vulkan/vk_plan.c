@@ -44,6 +44,8 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     case OB_OP_GATE:
     case OB_OP_SPLIT:
     case OB_OP_JOIN:
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST:
         return true;
     case OB_OP_LINEAR:
         for (int m = 0; m < op->p.linear.n_mat; m++)
@@ -60,7 +62,10 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
                refuse(why, cap, "heads too wide for this device's shared memory");
     case OB_OP_CONV1D:
     case OB_OP_GDN:
-        return vk_state_supports(d, op, why, cap);
+    case OB_OP_CCA:
+        return vk_state_supports(d, p, op, why, cap);
+    case OB_OP_CSA:
+        return vk_csa_supports(d, op, why, cap);
     case OB_OP_MOE_ROUTE:
         return vk_route_fits(p, op, &text) || refuse(why, cap, text);
     case OB_OP_MOE_GLU:
@@ -361,11 +366,18 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
         return vk_parts_add(p, i, err);
     case OB_OP_CONV1D:
     case OB_OP_GDN:
+    case OB_OP_CCA:
         return vk_state_add(p, i, err);
     case OB_OP_MOE_ROUTE:
         return vk_route_add(p, i, err);
     case OB_OP_MOE_GLU:
         return vk_moe_add(p, i, err);
+    case OB_OP_HC_MIX:
+        return vk_hc_mix_add(p, i, err);
+    case OB_OP_HC_POST:
+        return vk_hc_post_add(p, i, err);
+    case OB_OP_CSA:
+        return vk_csa_add(p, i, err);
     case OB_OP_GLU: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
@@ -494,6 +506,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             form = OB_MAX(form, vk_value_bytes(p, op->in[0]) / 2);
             count = OB_MAX(count, (uint64_t)256);
             moe = OB_MAX(moe, vk_moe_scratch(p, op));
+        } else if (op->kind == OB_OP_CSA) {
+            part = OB_MAX(part, vk_csa_scratch(p, op));
         } else {
             part = OB_MAX(part, vk_state_scratch(p, op));
         }

@@ -1,4 +1,4 @@
-/* Ops that carry state from token to token: convolution over time and the gated delta net.
+/* Ops that carry state from token to token: convolution over time, the gated delta net, ZAYA's convolved attention.
  *
  * Few tokens are walked one by one with the state in registers. More of them go through the delta rule in
  * chunks (shaders/gdn_chunks.glsl): first everything that does not depend on the state, for all chunks at
@@ -16,6 +16,9 @@ enum {
     GDN_BV = 32,   /* columns of a state that a workgroup takes */
     GDN_MAX_RG = 8,
     GDN_MAX_ROWS = 64, /* of a state that a thread holds */
+    CCA_WG = 128,
+    CCA_ROWS = 8,      /* of a workgroup, where a plan has many */
+    FEW_TOK = 16,
 };
 
 static ob_status no_memory(ob_err *err)
@@ -213,13 +216,58 @@ static bool gdn_fits(const vk_dev *d, const ob_gdn_params *g)
            (uint64_t)g->k_dim * 8 + wg * 20 <= d->phys->max_shared_bytes;
 }
 
+/* --- convolved attention -------------------------------------------------------------------------- */
+
+static uint32_t cca_rows(const ob_dev_plan *p)
+{
+    return p->prog.max_tok <= FEW_TOK ? 1 : CCA_ROWS;
+}
+
+static uint32_t cca_head_dim(const ob_program *g, const ob_op *op)
+{
+    return (uint32_t)(g->vals[op->in[0]].cols / op->p.cca.n_head);
+}
+
+static ob_status add_cca(ob_dev_plan *p, int32_t i, bool keep, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_cca_params *a = &op->p.cca;
+    const uint32_t rows = cca_rows(p), hd = cca_head_dim(&p->prog, op), n = (uint32_t)(a->n_head + a->n_head_kv);
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "cca", 7,
+                         (uint32_t[]){CCA_WG, keep, hd, rows, p->prog.weights[op->w[2]].ne[0] == 2, (uint32_t)a->n_head,
+                                      (uint32_t)a->n_head_kv},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    read_values(p, op, s, 4);
+    read_state(p, s, a->state);
+    if (keep) write_state(p, s, a->state);
+    for (int k = 0; k < 3; k++) s->push.a[5 + k] = keep ? vk_value(p, op->out[k]) : write_value(p, s, op->out[k]);
+    for (int k = 0; k < 5; k++) vk_push_addr(&s->push, 2 * k, p->weights[op->w[k]]->w);
+    vk_push_addr(&s->push, 10, p->states[a->state]->addr);
+    vk_push_addr(&s->push, 12, p->params.addr + p->seq_off);
+    vk_push_addr(&s->push, 14, p->params.addr + p->info_off);
+    s->grid[0] = keep ? (uint32_t)ob_div_up(n * hd, CCA_WG) : n + 1;
+    s->grid[1] = (uint32_t)(keep ? p->prog.max_seq : ob_div_up(p->prog.max_tok, rows));
+    return OB_OK;
+}
+
+static ob_status cca_add(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    OB_TRY(add_cca(p, i, false, err));
+    return add_cca(p, i, true, err);
+}
+
 /* --- all of them -------------------------------------------------------------------------------- */
 
-bool vk_state_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap)
+bool vk_state_supports(const vk_dev *d, const ob_program *g, const ob_op *op, char *why, size_t cap)
 {
-    if (op->kind != OB_OP_GDN || gdn_fits(d, &op->p.gdn)) return true;
-    snprintf(why, cap, "heads too wide for this device's workgroups");
-    return false;
+    const bool fits = op->kind == OB_OP_GDN   ? gdn_fits(d, &op->p.gdn)
+                      : op->kind == OB_OP_CCA ? CCA_ROWS * (3 * cca_head_dim(g, op) + CCA_WG) * 4 <= d->phys->max_shared_bytes
+                                              : true;
+    if (!fits) snprintf(why, cap, "heads too wide for this device's workgroups");
+    return fits;
 }
 
 uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op)
@@ -229,5 +277,12 @@ uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op)
 
 ob_status vk_state_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
-    return p->prog.ops[i].kind == OB_OP_CONV1D ? conv_add(p, i, err) : gdn_add(p, i, err);
+    switch (p->prog.ops[i].kind) {
+    case OB_OP_CONV1D:
+        return conv_add(p, i, err);
+    case OB_OP_CCA:
+        return cca_add(p, i, err);
+    default:
+        return gdn_add(p, i, err);
+    }
 }
