@@ -15,6 +15,9 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
 {
     ob_engine_defaults(out);
     out->device = ob_cli_str(a, OB_OPT_DEVICE);
+    out->split = ob_cli_str(a, OB_OPT_SPLIT);
+    out->n_cpu_moe = (int32_t)ob_cli_int(a, OB_OPT_CPU_MOE);
+    out->fallback = true;
     out->n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     out->n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
     out->n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);

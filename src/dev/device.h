@@ -117,6 +117,8 @@ typedef struct ob_dev_api {
 
     ob_status (*plan_new)(ob_dev *d, const ob_program *p, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
     void (*plan_free)(ob_dev *d, ob_dev_plan *p);
+    /* The rows [n_rows][cols] of an input value for the next submit; none of the plan's steps may be in flight. */
+    ob_status (*write_input)(ob_dev *d, ob_dev_plan *p, ob_val v, const float *src, int32_t n_rows, ob_err *err);
     /* Allocates nothing. At most one step of a plan is in flight. */
     ob_status (*submit)(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
     ob_status (*wait)(ob_dev *d, ob_fence f, ob_err *err);

@@ -142,7 +142,8 @@ int onebit_session_new(onebit_model *m, onebit_session **out, onebit_error *erro
     if (!ses) return give(error, ob_err_set(&err, OB_E_NO_MEMORY, "no memory for a session"), &err);
     pthread_mutex_lock(&m->lock);
     if (!m->ctx) s = ob_err_set(&err, OB_E_BUSY, "the model runs requests: open it again for sessions");
-    else s = ob_ctx_seq_new(m->ctx, &ses->seq, &err);
+    else if (ob_ctx_faulted(m->ctx) && m->n_sessions == 0) s = ob_ctx_reopen(m->ctx, &err);
+    if (s == OB_OK) s = ob_ctx_seq_new(m->ctx, &ses->seq, &err);
     if (s == OB_OK) m->n_sessions++;
     pthread_mutex_unlock(&m->lock);
     ses->m = m;

@@ -1,5 +1,7 @@
 #include "engine/ctx.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,6 +11,8 @@
 #include "base/math.h"
 #include "engine/ctx_int.h"
 
+enum { READ_AHEAD_BYTES = 256 << 20 };
+
 /* ------------------------------------------------------------------ weights */
 
 static void report(const ob_engine_params *p, double fraction)
@@ -16,80 +20,182 @@ static void report(const ob_engine_params *p, double fraction)
     if (p->on_progress) p->on_progress(p->progress_arg, fraction);
 }
 
-/* Pack every weight for the device. A tensor used twice (tied embeddings) is packed twice; its pages
- * of the file are released only when no packed form still refers to them. */
-static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
+/* Which weights each place needs: [n_places][n_weights]. */
+static void mark_weights(const ob_ctx *c, const ob_program *prog, bool *needed)
 {
-    const ob_dev_api *api = c->dev->api;
-    bool *keeps = ob_calloc((size_t)prog->n_weights + 1, sizeof *keeps);
-    c->weights = ob_calloc((size_t)prog->n_weights + 1, sizeof(ob_dev_weight *));
-    if (!c->weights || !keeps) {
-        ob_free(keeps);
-        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the table of weights");
+    for (int32_t i = 0; i < prog->n_ops; i++)
+        for (int k = 0; k < OB_OP_MAX_W; k++)
+            if (prog->ops[i].w[k] != OB_NONE)
+                needed[(size_t)c->op_dev[i] * (size_t)prog->n_weights + (size_t)prog->ops[i].w[k]] = true;
+}
+
+static ob_status check_rotation(const ob_ctx *c, const ob_program *prog, const bool *needed, ob_err *err)
+{
+    for (int32_t d = 0; d < c->n_places; d++)
+        for (int32_t i = 0; i < prog->n_weights; i++)
+            if (needed[d * prog->n_weights + i] && prog->weights[i].hadamard &&
+                !(c->places[d].info.caps & OB_DEV_HADAMARD))
+                return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated, and device %s does not rotate "
+                                  "activations (--device cpu does)", c->places[d].info.kind);
+    return OB_OK;
+}
+
+/* A tensor's pages of the file are released when its last use is packed, unless some packed form refers to them. */
+static void release_pages(const ob_ctx *c, const ob_program *prog, int32_t i, const bool *keeps)
+{
+    bool last_use = true, kept = false;
+    for (int32_t k = 0; k < prog->n_weights; k++) {
+        if (prog->weights[k].data != prog->weights[i].data) continue;
+        last_use &= k <= i;
+        kept |= keeps[k];
     }
-    c->n_weights = prog->n_weights;
+    const ob_tensor *t = ob_file_find_tensor(c->file, prog->weights[i].name);
+    if (t && last_use && !kept) ob_file_release_pages(c->file, t);
+}
+
+/* Have the tensors after number i read from disk while it is packed and uploaded. */
+static void read_ahead(const ob_ctx *c, const ob_program *prog, int32_t i, int32_t *ahead)
+{
+    uint64_t bytes = 0;
+    for (int32_t k = i + 1; k < prog->n_weights && bytes < READ_AHEAD_BYTES; k++) {
+        bytes += prog->weights[k].n_bytes;
+        if (k <= *ahead) continue;
+        const ob_tensor *t = ob_file_find_tensor(c->file, prog->weights[k].name);
+        if (t) ob_file_prefetch(c->file, t);
+        *ahead = k;
+    }
+}
+
+/* Pack every weight for the devices that need it. A tensor used twice (tied embeddings) is packed twice. */
+static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *needed, bool *keeps, ob_err *err)
+{
     double total = 0, done = 0;
-    ob_status s = OB_OK;
+    int32_t ahead = 0;
+    for (int32_t i = 0; i < prog->n_weights; i++) total += (double)prog->weights[i].n_bytes;
     for (int32_t i = 0; i < prog->n_weights; i++) {
-        total += (double)prog->weights[i].n_bytes;
-        if (s == OB_OK && prog->weights[i].hadamard && !(c->dev_info.caps & OB_DEV_HADAMARD))
-            s = ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated, and device %s does not rotate "
-                           "activations (--device cpu does)", c->dev_info.kind);
-    }
-    if (s != OB_OK) {
-        ob_free(keeps);
-        return s;
-    }
-    for (int32_t i = 0; i < prog->n_weights; i++) {
-        s = api->weight_new(c->dev, &prog->weights[i], &c->weights[i], &keeps[i], err);
-        if (s != OB_OK) {
-            ob_err_prefix(err, s, "tensor %s", prog->weights[i].name);
-            break;
+        read_ahead(c, prog, i, &ahead);
+        for (int32_t d = 0; d < c->n_places; d++) {
+            place *at = &c->places[d];
+            if (!needed[d * prog->n_weights + i]) continue;
+            bool keep = false;
+            const ob_status s = at->dev->api->weight_new(at->dev, &prog->weights[i], &at->weights[i], &keep, err);
+            if (s != OB_OK) return ob_err_prefix(err, s, "tensor %s", prog->weights[i].name);
+            keeps[i] |= keep;
         }
-        bool last_use = true, kept = false;
-        for (int32_t k = 0; k < prog->n_weights; k++) {
-            if (prog->weights[k].data != prog->weights[i].data) continue;
-            last_use &= k <= i;
-            kept |= keeps[k];
-        }
-        if (last_use && !kept)
-            ob_file_release_pages(c->file, ob_file_find_tensor(c->file, prog->weights[i].name));
+        release_pages(c, prog, i, keeps);
         done += (double)prog->weights[i].n_bytes;
         report(&c->p, done / total);
     }
+    return OB_OK;
+}
+
+static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    const size_t n = (size_t)prog->n_weights + 1;
+    bool *keeps = ob_calloc(n, sizeof *keeps), *needed = ob_calloc(n, (size_t)c->n_places * sizeof *needed);
+    bool ok = keeps && needed;
+    c->n_weights = prog->n_weights;
+    for (int32_t d = 0; d < c->n_places && ok; d++) {
+        c->places[d].weights = ob_calloc(n, sizeof(ob_dev_weight *));
+        ok = c->places[d].weights != NULL;
+    }
+    ob_status s = ok ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for the table of weights");
+    if (ok) {
+        mark_weights(c, prog, needed);
+        s = check_rotation(c, prog, needed, err);
+        if (s == OB_OK) s = pack_weights(c, prog, needed, keeps, err);
+    }
     ob_free(keeps);
+    ob_free(needed);
     return s;
 }
 
 /* ------------------------------------------------------------------ plans */
 
+static void bucket_deinit(ob_ctx *c, bucket *b)
+{
+    for (int32_t s = 0; b->stages && b->plans && s < b->stages->n; s++) {
+        ob_dev *dev = c->places[b->stages->stage[s].dev].dev;
+        if (b->plans[s]) dev->api->plan_free(dev, b->plans[s]);
+    }
+    for (ob_val v = 0; b->cross && v < b->prog->n_vals; v++) ob_free(b->cross[v]);
+    ob_free(b->cross);
+    ob_free(b->plans);
+    ob_stages_free(b->stages);
+    ob_program_free(b->prog);
+}
+
+static ob_status check_supported(const ob_program *prog, const ob_dev *dev, ob_err *err)
+{
+    for (int32_t i = 0; i < prog->n_ops; i++) {
+        char why[200];
+        if (!dev->api->supports(dev, prog, i, why, sizeof why))
+            return ob_err_set(err, OB_E_UNSUPPORTED, "device %s cannot run op %s of layer %d: %s", dev->api->kind,
+                              ob_op_name(prog->ops[i].kind), prog->ops[i].layer, why);
+    }
+    return OB_OK;
+}
+
+/* The plan of one stage: its weights, caches and states are those of the whole program, by the stage's numbers. */
+static ob_status plan_stage(ob_ctx *c, bucket *b, int32_t number, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_stage *st = &b->stages->stage[number];
+    const place *at = &c->places[st->dev];
+    OB_TRY(ob_program_plan(&st->prog, b->max_tok, b->max_out, c->p.n_seq, err));
+    OB_TRY(check_supported(&st->prog, at->dev, err));
+    ob_arena *a = &b->stages->arena;
+    ob_dev_weight **weights = ob_arena_array(a, (size_t)st->prog.n_weights + 1, sizeof(ob_dev_weight *));
+    ob_dev_buf **k = ob_arena_array(a, (size_t)st->prog.n_caches + 1, sizeof(ob_dev_buf *));
+    ob_dev_buf **v = ob_arena_array(a, (size_t)st->prog.n_caches + 1, sizeof(ob_dev_buf *));
+    ob_dev_buf **states = ob_arena_array(a, (size_t)st->prog.n_states + 1, sizeof(ob_dev_buf *));
+    if (!weights || !k || !v || !states) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+    for (int32_t i = 0; i < st->prog.n_weights; i++) weights[i] = at->weights[st->weight_of[i]];
+    for (int32_t i = 0; i < st->prog.n_caches; i++) {
+        k[i] = ob_kv_k(c->kv)[st->cache_of[i]];
+        v[i] = ob_kv_v(c->kv)[st->cache_of[i]];
+    }
+    for (int32_t i = 0; i < st->prog.n_states; i++) states[i] = c->states[st->state_of[i]];
+    ob_plan_bindings bind = {.weights = weights, .cache_k = k, .cache_v = v, .k_type = c->p.k_type,
+                             .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages,
+                             .max_ctx = c->p.n_ctx, .states = states, .n_slots = c->p.n_seq};
+    OB_GOTO(at->dev->api->plan_new(at->dev, &st->prog, &bind, &b->plans[number], err));
+    for (ob_val i = 0; i < st->prog.n_vals; i++) {
+        const ob_val whole = st->val_of[i];
+        if (!st->prog.vals[i].input || b->cross[whole]) continue;
+        const size_t rows = (size_t)ob_value_rows(b->prog, whole, b->max_tok, b->max_out, c->p.n_seq);
+        b->cross[whole] = ob_calloc(OB_MAX(rows, (size_t)1), (size_t)st->prog.vals[i].cols * sizeof(float));
+        if (!b->cross[whole]) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %zu rows", rows);
+    }
+out:
+    return s;
+}
+
+/* prog: a program of the model that nobody has yet, taken; NULL: one is made. */
 static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_program *prog, bucket **out,
                             ob_err *err)
 {
     ob_status s = OB_OK;
     bucket b = {.max_tok = max_tok, .max_out = max_out, .prog = prog};
-    if (c->n_buckets == (int32_t)OB_COUNT(c->buckets))
-        return ob_err_set(err, OB_E_INTERNAL, "too many plans");
-    if (!b.prog) OB_TRY(ob_model_program(c->model, &b.prog, err));
-    OB_GOTO(ob_program_plan(b.prog, max_tok, max_out, c->p.n_seq, err));
-    for (int32_t i = 0; i < b.prog->n_ops; i++) {
-        char why[200];
-        if (!c->dev->api->supports(c->dev, b.prog, i, why, sizeof why)) {
-            s = ob_err_set(err, OB_E_UNSUPPORTED, "device %s cannot run op %s of layer %d: %s",
-                           c->dev->api->kind, ob_op_name(b.prog->ops[i].kind), b.prog->ops[i].layer, why);
-            goto out;
-        }
+    if (c->n_buckets == (int32_t)OB_COUNT(c->buckets)) {
+        s = ob_err_set(err, OB_E_INTERNAL, "too many plans");
+        goto out;
     }
-    ob_plan_bindings bind = {.weights = c->weights, .cache_k = ob_kv_k(c->kv), .cache_v = ob_kv_v(c->kv),
-                             .k_type = c->p.k_type, .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
-                             .n_pages = c->n_pages, .max_ctx = c->p.n_ctx,
-                             .states = c->states, .n_slots = c->p.n_seq};
-    OB_GOTO(c->dev->api->plan_new(c->dev, b.prog, &bind, &b.plan, err));
+    if (!b.prog) OB_GOTO(ob_model_program(c->model, &b.prog, err));
+    OB_GOTO(ob_program_plan(b.prog, max_tok, max_out, c->p.n_seq, err));
+    OB_GOTO(ob_stages_new(b.prog, c->op_dev, &b.stages, err));
+    b.plans = ob_calloc((size_t)b.stages->n, sizeof(ob_dev_plan *));
+    b.cross = ob_calloc((size_t)b.prog->n_vals + 1, sizeof(float *));
+    if (!b.plans || !b.cross) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+        goto out;
+    }
+    for (int32_t i = 0; i < b.stages->n; i++) OB_GOTO(plan_stage(c, &b, i, err));
     c->buckets[c->n_buckets] = b;
     *out = &c->buckets[c->n_buckets++];
     return OB_OK;
 out:
-    ob_program_free(b.prog);
+    bucket_deinit(c, &b);
     return s;
 }
 
@@ -207,21 +313,63 @@ static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
     return OB_OK;
 }
 
+/* States lie where their op runs; each device keeps checkpoints of its own. */
+static ob_status make_states(ob_ctx *c, const ob_program *prog, const int32_t *state_dev, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_state_spec *specs = ob_calloc((size_t)prog->n_states + 1, sizeof *specs);
+    c->states = ob_calloc((size_t)prog->n_states + 1, sizeof(ob_dev_buf *));
+    if (!c->states || !specs) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for states");
+        goto out;
+    }
+    c->n_states = prog->n_states;
+    for (int32_t d = 0; d < c->n_places; d++) {
+        place *at = &c->places[d];
+        int32_t n = 0;
+        at->states = ob_calloc((size_t)prog->n_states + 1, sizeof(ob_dev_buf *));
+        if (!at->states) {
+            s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for states");
+            goto out;
+        }
+        for (int32_t i = 0; i < prog->n_states; i++) {
+            if (state_dev[i] != d) continue;
+            const uint64_t bytes = (uint64_t)prog->states[i].n_floats * 4 * (uint64_t)c->p.n_seq;
+            OB_GOTO(at->dev->api->buffer_new(at->dev, bytes, OB_BUF_ZERO, &c->states[i], err));
+            at->states[n] = c->states[i];
+            specs[n++] = prog->states[i];
+        }
+        if (n) OB_GOTO(ob_ckpts_new(at->dev, at->states, specs, n, OB_PAGE_TOK, c->p.n_ctx, &at->ckpts, err));
+    }
+out:
+    ob_free(specs);
+    return s;
+}
+
 static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
 {
-    ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
-                       .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK,
-                       .n_pages = c->n_pages};
-    OB_TRY(ob_kv_new(c->dev, &kp, &c->kv, err));
-    c->states = ob_calloc((size_t)prog->n_states + 1, sizeof(ob_dev_buf *));
-    if (!c->states) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for states");
-    c->n_states = prog->n_states;
-    for (int32_t i = 0; i < prog->n_states; i++) {
-        uint64_t n = (uint64_t)prog->states[i].n_floats * 4 * (uint64_t)c->p.n_seq;
-        OB_TRY(c->dev->api->buffer_new(c->dev, n, OB_BUF_ZERO, &c->states[i], err));
+    ob_status s = OB_OK;
+    int32_t *refs[OB_MAX(OB_OP_MAX_CACHES, OB_OP_MAX_STATES)];
+    ob_dev **devs = ob_calloc((size_t)prog->n_caches + 1, sizeof(ob_dev *));
+    int32_t *state_dev = ob_calloc((size_t)prog->n_states + 1, sizeof *state_dev);
+    if (!devs || !state_dev) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the cache");
+        goto out;
     }
-    if (!c->n_states) return OB_OK;
-    return ob_ckpts_new(c->dev, c->states, prog->states, c->n_states, OB_PAGE_TOK, c->p.n_ctx, &c->ckpts, err);
+    for (int32_t i = 0; i < prog->n_caches; i++) devs[i] = c->dev;
+    for (int32_t i = 0; i < prog->n_ops; i++) {
+        for (int n = ob_op_cache_refs(&prog->ops[i], refs), k = 0; k < n; k++)
+            devs[*refs[k]] = c->places[c->op_dev[i]].dev;
+        for (int n = ob_op_state_refs(&prog->ops[i], refs), k = 0; k < n; k++) state_dev[*refs[k]] = c->op_dev[i];
+    }
+    ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
+                       .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages, .devs = devs};
+    OB_GOTO(ob_kv_new(c->dev, &kp, &c->kv, err));
+    OB_GOTO(make_states(c, prog, state_dev, err));
+out:
+    ob_free(devs);
+    ob_free(state_dev);
+    return s;
 }
 
 static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
@@ -286,6 +434,179 @@ static ob_status check_vocab(const ob_ctx *c, ob_err *err)
     return OB_OK;
 }
 
+/* ------------------------------------------------------------------ devices */
+
+static ob_status open_place(ob_ctx *c, const char *spec, ob_err *err)
+{
+    const ob_dev_options opt = {.n_threads = c->p.n_threads, .exact = c->p.exact, .profile = c->p.profile,
+                                .observe = c->p.observe, .observe_arg = c->p.observe_arg};
+    if (c->n_places == OB_MAX_PLACES)
+        return ob_err_set(err, OB_E_LIMIT, "more than %d devices for one model", OB_MAX_PLACES);
+    place *at = &c->places[c->n_places];
+    OB_TRY(ob_dev_open(spec, &opt, &at->dev, err));
+    at->dev->api->describe(at->dev, &at->info);
+    c->n_places++;
+    return OB_OK;
+}
+
+/* Which of the open devices is a CPU; opened if there is none. */
+static ob_status find_cpu(ob_ctx *c, ob_err *err)
+{
+    ob_placement *pl = &c->placement;
+    for (pl->cpu = 0; pl->cpu < c->n_places; pl->cpu++)
+        if (strcmp(c->places[pl->cpu].info.kind, "cpu") == 0) return OB_OK;
+    return open_place(c, "cpu", err);
+}
+
+/* Shares of the layers as asked for, or by free memory, or equal ones where a device does not tell. */
+static ob_status read_shares(ob_ctx *c, ob_err *err)
+{
+    ob_placement *pl = &c->placement;
+    bool known = true;
+    for (int32_t d = 0; d < pl->n_dev; d++) known &= c->places[d].info.mem_free_bytes > 0;
+    for (int32_t d = 0; d < pl->n_dev; d++)
+        pl->share[d] = known ? (double)c->places[d].info.mem_free_bytes : 1;
+    if (!c->split || !*c->split) return OB_OK;
+    const char *at = c->split;
+    int32_t n = 0;
+    for (char *end; n < OB_MAX_PLACES; at = end + 1) {
+        const double x = strtod(at, &end);
+        if (end == at || !(x > 0) || x > 1e12 || (*end && *end != ',')) break;
+        pl->share[n++] = x;
+        if (!*end) {
+            if (n == pl->n_dev) return OB_OK;
+            return ob_err_set(err, OB_E_INVALID, "--split has %d shares for %d devices: give one for each that --device "
+                              "names", n, pl->n_dev);
+        }
+    }
+    return ob_err_set(err, OB_E_INVALID, "--split \"%.60s\": numbers above 0 by commas are expected", c->split);
+}
+
+/* One description for all devices together. */
+static void describe_places(ob_ctx *c)
+{
+    c->dev = c->places[0].dev;
+    c->dev_info = c->places[0].info;
+    for (int32_t d = 1; d < c->n_places; d++) {
+        const ob_dev_info *i = &c->places[d].info;
+        const size_t n = strlen(c->dev_info.name);
+        snprintf(c->dev_info.name + n, sizeof c->dev_info.name - n, " + %s", i->name);
+        c->dev_info.caps = (c->dev_info.caps & i->caps) | ((c->dev_info.caps | i->caps) & OB_DEV_SOFT);
+        c->dev_info.max_tok = OB_MIN(c->dev_info.max_tok, i->max_tok);
+        if (d >= c->placement.n_dev) continue; /* a CPU that only holds experts has no share of the cache */
+        c->dev_info.mem_total_bytes += i->mem_total_bytes;
+        c->dev_info.mem_free_bytes += i->mem_free_bytes;
+    }
+}
+
+static ob_status open_places(ob_ctx *c, ob_err *err)
+{
+    char spec[64];
+    for (const char *at = c->device_spec;; at++) {
+        const size_t n = strcspn(at, ",");
+        snprintf(spec, sizeof spec, "%.*s", (int)OB_MIN(n, sizeof spec - 1), at);
+        OB_TRY(open_place(c, spec, err));
+        at += n;
+        if (!*at) break;
+    }
+    c->placement.n_dev = c->n_places;
+    OB_TRY(read_shares(c, err));
+    c->placement.n_cpu_moe = c->p.n_cpu_moe;
+    if (c->p.n_cpu_moe > 0 || c->needs_cpu) OB_TRY(find_cpu(c, err));
+    describe_places(c);
+    return OB_OK;
+}
+
+/* Ops that their device lacks go to the CPU, where that is allowed. */
+static ob_status place_missing_ops(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    char why[200], first[200] = "";
+    int32_t n = 0;
+    for (int32_t i = 0; i < prog->n_ops; i++) {
+        const ob_dev *dev = c->places[c->op_dev[i]].dev;
+        if (dev->api->supports(dev, prog, i, why, sizeof why)) continue;
+        if (!n++) {
+            snprintf(first, sizeof first, "%s of layer %d: %.120s", ob_op_name(prog->ops[i].kind), prog->ops[i].layer, why);
+            c->needs_cpu = true;
+            OB_TRY(find_cpu(c, err));
+            describe_places(c);
+        }
+        c->op_dev[i] = c->placement.cpu;
+    }
+    if (n) ob_log_warn("%d of %d ops run on the CPU, device %s lacks them (the first: %s)", n, prog->n_ops,
+                       c->places[0].info.kind, first);
+    return OB_OK;
+}
+
+static ob_status place_ops(ob_ctx *c, const ob_program *prog, ob_err *err)
+{
+    c->op_dev = ob_calloc((size_t)prog->n_ops + 1, sizeof *c->op_dev);
+    if (!c->op_dev) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the placement of ops");
+    ob_place_ops(prog, &c->placement, c->op_dev);
+    return c->p.fallback && strcmp(c->device_spec, "auto") != 0 ? place_missing_ops(c, prog, err) : OB_OK;
+}
+
+/* Weights, caches and plans onto the open devices. Takes prog. */
+static ob_status fill_places(ob_ctx *c, ob_program *prog, ob_err *err)
+{
+    ob_status s = OB_OK;
+    OB_GOTO(load_weights(c, prog, err));
+    OB_GOTO(make_cache(c, prog, err));
+    ob_program *mine = prog;
+    prog = NULL; /* taken by the bucket, also when it fails */
+    OB_GOTO(make_buckets(c, mine, err));
+out:
+    ob_program_free(prog);
+    return s;
+}
+
+static void close_places(ob_ctx *c)
+{
+    for (int32_t i = 0; i < c->n_buckets; i++) bucket_deinit(c, &c->buckets[i]);
+    ob_kv_free(c->kv);
+    for (int32_t d = 0; d < c->n_places; d++) {
+        place *at = &c->places[d];
+        ob_ckpts_free(at->ckpts);
+        for (int32_t i = 0; at->states && at->states[i]; i++) at->dev->api->buffer_free(at->dev, at->states[i]);
+        for (int32_t i = 0; at->weights && i < c->n_weights; i++)
+            if (at->weights[i]) at->dev->api->weight_free(at->dev, at->weights[i]);
+        ob_free(at->states);
+        ob_free(at->weights);
+        ob_dev_close(at->dev);
+    }
+    ob_free(c->states);
+    memset(c->places, 0, sizeof c->places);
+    memset(c->buckets, 0, sizeof c->buckets);
+    c->n_places = c->n_buckets = c->n_states = 0;
+    for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) c->seqs[i].n_tok = c->seqs[i].n_pages = 0;
+    c->kv = NULL;
+    c->states = NULL;
+    c->dev = NULL;
+}
+
+bool ob_ctx_faulted(const ob_ctx *c) { return c->faulted; }
+
+ob_status ob_ctx_reopen(ob_ctx *c, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_program *prog = NULL;
+    c->faulted = true;
+    close_places(c);
+    OB_GOTO(open_places(c, err));
+    OB_GOTO(ob_model_program(c->model, &prog, err));
+    ob_program *mine = prog;
+    prog = NULL;
+    OB_GOTO(fill_places(c, mine, err));
+    c->faulted = false;
+    return OB_OK;
+out:
+    ob_program_free(prog);
+    close_places(c);
+    return s;
+}
+
+/* ------------------------------------------------------------------ life */
+
 static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
 {
     double t0 = ob_now_ms();
@@ -294,6 +615,12 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     ob_ctx *c = ob_calloc(1, sizeof *c);
     if (!c) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the engine");
     c->p = *p;
+    c->device_spec = ob_strdup(p->device && *p->device ? p->device : "auto");
+    c->split = p->split ? ob_strdup(p->split) : NULL;
+    if (!c->device_spec || (p->split && !c->split)) {
+        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the engine");
+        goto out;
+    }
     if (c->p.n_seq <= 0) c->p.n_seq = 4;
     if (c->p.n_ubatch <= 0) c->p.n_ubatch = 512;
     if (c->p.n_seq > OB_MAX_SEQS || c->p.n_ubatch > OB_MAX_UBATCH) {
@@ -316,21 +643,17 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
     OB_GOTO(check_vocab(c, err));
-    ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile,
-                           .observe = p->observe, .observe_arg = p->observe_arg};
-    OB_GOTO(ob_dev_open(p->device ? p->device : "auto", &dopt, &c->dev, err));
-    c->dev->api->describe(c->dev, &c->dev_info);
+    OB_GOTO(open_places(c, err));
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
     OB_GOTO(ob_model_program(c->model, &prog, err));
     c->n_cols = prog->vals[result_of(prog)].cols;
+    OB_GOTO(place_ops(c, prog, err));
     OB_GOTO(choose_ctx(c, prog, err));
-    OB_GOTO(load_weights(c, prog, err));
-    OB_GOTO(make_cache(c, prog, err));
     OB_GOTO(make_step_arrays(c, err));
     OB_GOTO(make_picture_arrays(c, err));
     ob_program *mine = prog;
-    prog = NULL; /* taken by the bucket, also when it fails */
-    OB_GOTO(make_buckets(c, mine, err));
+    prog = NULL; /* taken, also when it fails */
+    OB_GOTO(fill_places(c, mine, err));
     c->load_ms = ob_now_ms() - t0;
     *out = c;
     return OB_OK;
@@ -359,26 +682,14 @@ ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
 void ob_ctx_free(ob_ctx *c)
 {
     if (!c) return;
-    if (c->dev) {
-        const ob_dev_api *api = c->dev->api;
-        for (int32_t i = 0; i < c->n_buckets; i++) {
-            api->plan_free(c->dev, c->buckets[i].plan);
-            ob_program_free(c->buckets[i].prog);
-        }
-        ob_kv_free(c->kv);
-        ob_ckpts_free(c->ckpts);
-        for (int32_t i = 0; i < c->n_states; i++)
-            if (c->states[i]) api->buffer_free(c->dev, c->states[i]);
-        for (int32_t i = 0; i < c->n_weights; i++)
-            if (c->weights[i]) api->weight_free(c->dev, c->weights[i]);
-        ob_dev_close(c->dev);
-    }
+    close_places(c);
     for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) {
         ob_free(c->seqs[i].tok);
         ob_free(c->seqs[i].pages);
     }
-    ob_free(c->weights);
-    ob_free(c->states);
+    ob_free(c->device_spec);
+    ob_free(c->split);
+    ob_free(c->op_dev);
     ob_free(c->seqs);
     ob_free(c->s_tok);
     ob_free(c->s_pos);
@@ -475,17 +786,41 @@ ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err)
     return ob_err_set(err, OB_E_LIMIT, "all %d sequences are in use", c->p.n_seq);
 }
 
+/* A device that failed, or that has no memory left, is not asked again before it was reopened. */
+static ob_status note_fault(ob_ctx *c, ob_status s)
+{
+    if (s == OB_E_DEVICE_LOST || s == OB_E_DEVICE || s == OB_E_NO_MEMORY) c->faulted = true;
+    return s;
+}
+
+/* The longest checkpoint that every device has. They are made together, so that is the same one, but for memory
+ * that ran out on one of them. */
+static ob_status load_states(ob_ctx *c, int32_t slot, const int32_t *tok, int32_t n, int32_t *n_found, ob_err *err)
+{
+    *n_found = n;
+    for (int32_t d = 0; d < c->n_places; d++) {
+        int32_t found;
+        if (!c->places[d].ckpts) continue;
+        OB_TRY(ob_ckpts_load(c->places[d].ckpts, slot, tok, *n_found, &found, err));
+        if (found != *n_found && d > 0 && c->places[0].ckpts) found = 0;
+        *n_found = found;
+        if (!found) break;
+    }
+    return OB_OK;
+}
+
 ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, int32_t *n_cached,
                            ob_err *err)
 {
     *n_cached = 0;
+    if (c->faulted) return ob_err_set(err, OB_E_DEVICE_LOST, "the device failed and was not opened again");
     if (s->n_tok || n < 2) return OB_OK;
     int32_t part, n_part;
     s->n_pages = ob_kv_match(c->kv, tok, OB_MIN(n, c->p.n_ctx) - 1, s->pages, &part, &n_part);
     s->n_tok = s->n_pages * OB_PAGE_TOK;
-    if (c->ckpts) {
+    if (c->n_states) {
         /* As far as there is a checkpoint of the states; the pages behind it are of no use. */
-        const ob_status st = ob_ckpts_load(c->ckpts, s->slot, tok, s->n_tok, &s->n_tok, err);
+        const ob_status st = note_fault(c, load_states(c, s->slot, tok, s->n_tok, &s->n_tok, err));
         if (st != OB_OK) s->n_tok = 0;
         if (part >= 0) ob_kv_page_unref(c->kv, part);
         while (s->n_pages > s->n_tok / OB_PAGE_TOK) ob_kv_page_unref(c->kv, s->pages[--s->n_pages]);
@@ -494,7 +829,7 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
         int32_t page = ob_kv_page_new(c->kv);
         ob_status st = OB_OK;
         if (page >= 0) {
-            st = ob_kv_page_copy(c->kv, page, part, err);
+            st = note_fault(c, ob_kv_page_copy(c->kv, page, part, err));
             s->pages[s->n_pages++] = page;
             s->n_tok += n_part;
         }
@@ -508,13 +843,15 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
 
 void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s)
 {
+    if (c->faulted) return;
     ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, false);
 }
 
 void ob_ctx_seq_keep(ob_ctx *c, ob_seq *s)
 {
+    if (c->faulted) return;
     /* With states only whole pages can be reused. */
-    ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, !c->ckpts);
+    ob_kv_publish(c->kv, s->tok, s->n_tok, s->pages, !c->n_states);
 }
 
 void ob_ctx_seq_free(ob_ctx *c, ob_seq *s)
@@ -549,20 +886,20 @@ int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, const ob_placed_pict
 {
     if (ob_model_hparams(c->model)->picture_blocks) n = whole_pictures(s, pics, n_pics, n, most);
     const int32_t to_page = (s->n_tok + n) / OB_PAGE_TOK * OB_PAGE_TOK - s->n_tok;
-    return c->ckpts && to_page > 0 ? to_page : n;
+    return c->n_states && to_page > 0 ? to_page : n;
 }
 
 int32_t ob_ctx_pages_available(const ob_ctx *c)
 {
-    ob_kv_stats st;
-    ob_kv_get_stats(c->kv, &st);
+    ob_kv_stats st = {0};
+    if (c->kv) ob_kv_get_stats(c->kv, &st);
     return st.n_free + st.n_kept;
 }
 
 void ob_ctx_cache_stats(const ob_ctx *c, int64_t *live_tok, int64_t *kept_tok, int64_t *total_tok)
 {
-    ob_kv_stats st;
-    ob_kv_get_stats(c->kv, &st);
+    ob_kv_stats st = {0};
+    if (c->kv) ob_kv_get_stats(c->kv, &st);
     *live_tok = 0;
     for (int32_t i = 0; i < c->p.n_seq; i++) *live_tok += c->seqs[i].n_tok;
     *kept_tok = st.kept_tok;
@@ -743,7 +1080,31 @@ int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks)
         n_out += chunks[k].n_out;
     }
     const ob_program *p = c->buckets[0].prog;
+    if (!p) return 0; /* after a fault */
     return ob_value_rows(p, result_of(p), n_tok, n_out, n_chunks);
+}
+
+/* One stage after the other; what crosses goes through host memory. */
+static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, int32_t n_rows, ob_err *err)
+{
+    for (int32_t i = 0; i < b->stages->n; i++) {
+        const ob_stage *sg = &b->stages->stage[i];
+        ob_dev *dev = c->places[sg->dev].dev;
+        ob_fence fence;
+        for (ob_val v = 0; v < sg->prog.n_vals; v++)
+            if (sg->prog.vals[v].input)
+                OB_TRY(dev->api->write_input(dev, b->plans[i], v, b->cross[sg->val_of[v]],
+                                             ob_value_rows(b->prog, sg->val_of[v], st->n_tok, st->n_out, st->n_seq), err));
+        OB_TRY(dev->api->submit(dev, b->plans[i], st, &fence, err));
+        OB_TRY(dev->api->wait(dev, fence, err));
+        for (ob_val v = 0; v < sg->prog.n_vals; v++) {
+            const ob_val whole = sg->val_of[v];
+            float *to = whole == result_of(b->prog) ? c->rows : b->cross[whole];
+            const int32_t n = whole == result_of(b->prog) ? n_rows : ob_value_rows(b->prog, whole, st->n_tok, st->n_out, st->n_seq);
+            if (sg->prog.vals[v].output && to && n) OB_TRY(dev->api->read_output(dev, b->plans[i], v, 0, n, to, err));
+        }
+    }
+    return OB_OK;
 }
 
 ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const float **rows, ob_err *err)
@@ -751,24 +1112,24 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     int32_t n_tok, n_out;
     bucket *b;
     ob_step st;
-    ob_fence fence;
     ob_err local;
     if (!err) err = &local;
     err->code = OB_OK;
+    if (c->faulted) return ob_err_set(err, OB_E_DEVICE_LOST, "the device failed and was not opened again");
     OB_TRY(check_chunks(c, chunks, n_chunks, &n_tok, &n_out, err));
-    OB_TRY(bucket_for(c, n_tok, n_out, &b, err));
+    OB_TRY(note_fault(c, bucket_for(c, n_tok, n_out, &b, err)));
     const int32_t n_rows = ob_ctx_n_rows(c, chunks, n_chunks);
     OB_TRY(need_rows(c, n_rows, err));
     OB_TRY(take_pages(c, chunks, n_chunks, err));
     fill_step(c, chunks, n_chunks, &st);
-    OB_TRY(c->dev->api->submit(c->dev, b->plan, &st, &fence, err));
-    OB_TRY(c->dev->api->wait(c->dev, fence, err));
-    if (n_rows) OB_TRY(c->dev->api->read_output(c->dev, b->plan, result_of(b->prog), 0, n_rows, c->rows, err));
+    OB_TRY(note_fault(c, run_stages(c, b, &st, n_rows, err)));
     for (int32_t k = 0; k < n_chunks; k++) {
         ob_seq *s = chunks[k].seq;
         memcpy(s->tok + s->n_tok, chunks[k].tok, (size_t)chunks[k].n_tok * sizeof(int32_t));
         s->n_tok += chunks[k].n_tok;
-        if (c->ckpts) ob_ckpts_save(c->ckpts, s->slot, s->tok, s->n_tok, chunks[k].n_tok == 1);
+        for (int32_t d = 0; d < c->n_places; d++)
+            if (c->places[d].ckpts)
+                ob_ckpts_save(c->places[d].ckpts, s->slot, s->tok, s->n_tok, chunks[k].n_tok == 1);
     }
     if (rows) *rows = c->rows;
     return OB_OK;

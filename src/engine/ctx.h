@@ -16,7 +16,7 @@ void ob_ctx_free(ob_ctx *c);
 void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out);
 const ob_tok *ob_ctx_tok(const ob_ctx *c);   /* borrowed */
 const ob_file *ob_ctx_file(const ob_ctx *c); /* borrowed */
-ob_dev *ob_ctx_dev(const ob_ctx *c);         /* borrowed */
+ob_dev *ob_ctx_dev(const ob_ctx *c);         /* borrowed: the first of them; NULL after a fault */
 
 /* A new empty sequence; at most n_seq live at once (OB_E_LIMIT). */
 OB_MUST_CHECK ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err);
@@ -51,6 +51,12 @@ typedef struct ob_chunk {
  * OB_E_CONTEXT_LENGTH when a sequence would pass n_ctx. */
 OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
                                     const float **rows, ob_err *err);
+/* Did a device fail in the last call, so that nothing on it can be trusted? Then free every sequence and reopen;
+ * until then steps fail with OB_E_DEVICE_LOST. */
+bool ob_ctx_faulted(const ob_ctx *c);
+/* Close the devices and open them again: weights are uploaded anew, caches are empty. No sequence may be in use.
+ * After an error the devices stay closed, and it may be tried again. */
+OB_MUST_CHECK ob_status ob_ctx_reopen(ob_ctx *c, ob_err *err);
 /* Columns of a row, and rows that a step with these chunks gives. */
 int32_t ob_ctx_n_cols(const ob_ctx *c);
 int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks);

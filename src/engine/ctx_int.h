@@ -4,16 +4,28 @@
 
 #include "engine/checkpoint.h"
 #include "engine/ctx.h"
+#include "engine/stages.h"
 #include "graph/model.h"
 #include "kv/kv.h"
 
 enum { OB_PAGE_TOK = 64 };
 
-/* A program prepared by the device for steps of up to max_tok tokens and max_out output rows. */
+/* A device in use and what of the model lies on it. */
+typedef struct place {
+    ob_dev *dev;
+    ob_dev_info info;
+    ob_dev_weight **weights; /* [n_weights] of the program; NULL where this device does not need one */
+    ob_dev_buf **states;     /* [n_states] of this device */
+    ob_ckpts *ckpts;         /* NULL without states */
+} place;
+
+/* A program prepared for steps of up to max_tok tokens and max_out output rows. */
 typedef struct bucket {
     int32_t max_tok, max_out;
-    ob_program *prog;
-    ob_dev_plan *plan;
+    ob_program *prog;    /* the whole one */
+    ob_stages *stages;
+    ob_dev_plan **plans; /* [stages->n] */
+    float **cross;       /* [prog->n_vals]: rows of values that go from stage to stage; NULL: does not */
 } bucket;
 
 struct ob_seq {
@@ -30,16 +42,22 @@ struct ob_ctx {
     ob_file *file;
     ob_tok *tok;
     ob_model *model;
-    ob_dev *dev;
-    ob_dev_info dev_info;
-    ob_dev_weight **weights; /* [n_weights] of the program; every bucket's program lists the same */
+    char *device_spec;   /* of ob_dev_open, by commas */
+    char *split;         /* shares of the layers; NULL: by memory */
+    place places[OB_MAX_PLACES];
+    int32_t n_places;    /* 0: the devices are closed (after a fault) */
+    ob_placement placement;
+    bool needs_cpu;      /* for ops that a device lacks */
+    int32_t *op_dev;     /* [n_ops]: place of each op; every bucket's program has the same ops */
+    ob_dev *dev;         /* places[0].dev */
+    ob_dev_info dev_info; /* of it; the name lists all devices, memory is their sum */
     int32_t n_weights;
+    bool faulted;        /* a device failed in the last step: nothing on it can be trusted */
     bucket buckets[32];
     int32_t n_buckets;
     ob_kv *kv;
-    ob_dev_buf **states;
+    ob_dev_buf **states; /* [n_states] of the program */
     int32_t n_states;
-    ob_ckpts *ckpts; /* NULL without states */
     ob_seq *seqs; /* [n_seq] */
     int32_t max_pages; /* per sequence */
     int32_t n_pages;   /* in all */

@@ -154,7 +154,8 @@ static int32_t form_step(ob_encoder *e, ob_encode_job *first)
     return n;
 }
 
-static void run_step(ob_encoder *e, int32_t n)
+/* A device that fails is opened again, and the step runs once more. */
+static void run_step(ob_encoder *e, int32_t n, bool again)
 {
     ob_err err = {0};
     ob_status s = OB_OK;
@@ -163,6 +164,14 @@ static void run_step(ob_encoder *e, int32_t n)
     for (; n_seqs < n && s == OB_OK; n_seqs++) s = ob_ctx_seq_new(e->ctx, &e->chunks[n_seqs].seq, &err);
     if (s == OB_OK) s = ob_ctx_step(e->ctx, e->chunks, n, &rows, &err);
     for (int32_t i = 0; i < n_seqs; i++) ob_ctx_seq_free(e->ctx, e->chunks[i].seq);
+    if (s != OB_OK && ob_ctx_faulted(e->ctx) && !again) {
+        ob_log_warn("device %s failed in a step: %s", e->info.device.kind, err.text);
+        if (ob_ctx_reopen(e->ctx, &err) == OB_OK) {
+            run_step(e, n, true);
+            return;
+        }
+        ob_err_prefix(&err, err.code, "the device failed and could not be opened again");
+    }
     if (s != OB_OK) ob_log_warn("step failed: %s", err.text);
     for (int32_t i = 0; i < n; i++) {
         ob_encode_job *j = e->chunk_job[i];
@@ -211,7 +220,7 @@ static void *encoder_main(void *arg)
         pthread_mutex_unlock(&e->lock);
         if (!stop) {
             const int32_t n = form_step(e, first);
-            if (n) run_step(e, n);
+            if (n) run_step(e, n, false);
         }
         finish_jobs(e, stop);
         if (stop) return NULL;

@@ -42,7 +42,7 @@ struct ob_request {
     int32_t n_pics;
     int32_t *tok;           /* prompt, then what was generated; room for n_prompt + max_tokens */
     int32_t n_prompt, n_tok;
-    int32_t n_cached, n_gen;
+    int32_t n_cached, n_gen, n_faults;
     bool prefilled;         /* the prompt's last token has run */
     ob_detok detok;
     ob_buf held;            /* text that a stop string may still claim */
@@ -348,6 +348,73 @@ static void take_token(ob_engine *e, ob_request *r, const float *logits, bool gu
     }
 }
 
+/* ------------------------------------------------------------------ faults */
+
+/* A running request waits again; it goes on where it was. */
+static void park(ob_engine *e, ob_request *r)
+{
+    ob_ctx_seq_free(e->ctx, r->seq);
+    r->seq = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (int32_t i = 0; i < e->info.n_seq; i++)
+        if (e->slots[i] == r) {
+            e->slots[i] = NULL;
+            e->slot_info[i] = (ob_slot_info){.id = i};
+        }
+    e->stats.n_running--;
+    enqueue(e, r);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void set_device_down(ob_engine *e, bool down)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.device_down = down;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Open the device again. False: it is still gone, and `r`, for whose sake it was tried, fails alone. */
+static bool reopen(ob_engine *e, ob_request *r)
+{
+    ob_err err = {0};
+    const double t0 = ob_now_ms();
+    if (ob_ctx_reopen(e->ctx, &err) == OB_OK) {
+        ob_log_warn("the device was opened again in %.1f s", (ob_now_ms() - t0) * 1e-3);
+        set_device_down(e, false);
+        return true;
+    }
+    ob_log_error("the device could not be opened again: %s", err.text);
+    set_device_down(e, true);
+    ob_err_prefix(&err, err.code, "the device failed and could not be opened again");
+    if (r) finish(e, r, OB_FINISH_ERROR, NULL, &err);
+    return false;
+}
+
+/* The device failed under the running requests. Each is begun again once, from its tokens, on the device opened
+ * afresh; the second time it fails alone. */
+static void recover(ob_engine *e, const ob_err *why)
+{
+    ob_err err = *why;
+    ob_log_warn("device %s failed in a step: %s", e->info.device.kind, why->text);
+    pthread_mutex_lock(&e->lock);
+    e->stats.n_device_faults++;
+    pthread_mutex_unlock(&e->lock);
+    ob_err_prefix(&err, err.code, "the device failed twice while this request ran");
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        ob_request *r = e->slots[i];
+        if (!r) continue;
+        if (r->n_faults++) {
+            finish(e, r, OB_FINISH_ERROR, NULL, &err);
+            continue;
+        }
+        park(e, r);
+        pthread_mutex_lock(&e->lock);
+        e->stats.n_retried++;
+        pthread_mutex_unlock(&e->lock);
+    }
+    reopen(e, NULL);
+}
+
 /* ------------------------------------------------------------------ admission */
 
 static void drop_cancelled(ob_engine *e)
@@ -396,7 +463,8 @@ static bool admit(ob_engine *e, ob_request *r, int32_t slot)
     e->stats.n_running++;
     e->stats.n_cached_tok += (uint64_t)n_cached;
     pthread_mutex_unlock(&e->lock);
-    if (s != OB_OK) finish(e, r, OB_FINISH_ERROR, NULL, &err);
+    if (s != OB_OK && ob_ctx_faulted(e->ctx)) recover(e, &err);
+    else if (s != OB_OK) finish(e, r, OB_FINISH_ERROR, NULL, &err);
     return true;
 }
 
@@ -412,6 +480,7 @@ static void admit_waiting(ob_engine *e)
         }
         pthread_mutex_unlock(&e->lock);
         if (!r) return;
+        if (ob_ctx_faulted(e->ctx) && !reopen(e, r)) continue;
         if (admit(e, r, i)) continue;
         pthread_mutex_lock(&e->lock);
         enqueue(e, r);
@@ -421,7 +490,7 @@ static void admit_waiting(ob_engine *e)
 }
 
 /* The cache is full of live sequences: the request that ranks lowest gives its pages back (they stay
- * in the tree while there is room) and waits; it goes on where it was. */
+ * in the tree while there is room) and waits. */
 static void park_one(ob_engine *e, const ob_err *why)
 {
     ob_request *last = NULL;
@@ -439,17 +508,7 @@ static void park_one(ob_engine *e, const ob_err *why)
         return;
     }
     ob_ctx_seq_keep(e->ctx, last->seq);
-    ob_ctx_seq_free(e->ctx, last->seq);
-    last->seq = NULL;
-    pthread_mutex_lock(&e->lock);
-    for (int32_t i = 0; i < e->info.n_seq; i++)
-        if (e->slots[i] == last) {
-            e->slots[i] = NULL;
-            e->slot_info[i] = (ob_slot_info){.id = i};
-        }
-    e->stats.n_running--;
-    enqueue(e, last);
-    pthread_mutex_unlock(&e->lock);
+    park(e, last);
 }
 
 /* ------------------------------------------------------------------ batches */
@@ -551,6 +610,8 @@ static void run_step(ob_engine *e)
     ob_alloc_guard(false);
     if (s == OB_OK) {
         after_step(e, n, n_prefill, logits, ob_now_ms() - t0);
+    } else if (ob_ctx_faulted(e->ctx)) {
+        recover(e, &err);
     } else if (s == OB_E_NO_MEMORY) {
         park_one(e, &err);
     } else {

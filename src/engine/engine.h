@@ -26,7 +26,10 @@ typedef struct ob_request ob_request;
 
 typedef struct ob_engine_params {
     const char *model_path;
-    const char *device;   /* "auto", "cpu", ...; NULL = "auto" */
+    const char *device;   /* "auto", "cpu", ...; NULL = "auto"; several, by commas, share the layers */
+    const char *split;    /* shares of several devices, "3,1"; NULL: by their free memory */
+    int32_t n_cpu_moe;    /* the experts of so many layers, from the first, run on the CPU */
+    bool fallback;        /* ops that a device lacks run on the CPU, with a warning; `auto` takes the CPU for all */
     int32_t n_ctx;        /* most tokens of one sequence; 0: the model's, as far as memory allows */
     int32_t n_seq;        /* sequences in one batch (--parallel); 0: 4 */
     int32_t n_ubatch;     /* most tokens of one step; 0: 512 */
@@ -136,6 +139,9 @@ typedef struct ob_engine_stats {
     int32_t n_running, n_waiting;
     int64_t kv_tok_used, kv_tok_total; /* live sequences only; pages kept for reuse count as free */
     int64_t kv_tok_cached;             /* tokens kept for reuse */
+    uint64_t n_device_faults;          /* lost devices and memory that ran out in a step */
+    uint64_t n_retried;                /* requests that were begun again after one */
+    bool device_down;                  /* it could not be opened again yet: the next request tries */
 } ob_engine_stats;
 void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out);
 

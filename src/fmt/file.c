@@ -256,6 +256,15 @@ const ob_tensor *ob_file_find_tensor(const ob_file *f, const char *name)
     return i == SIZE_MAX ? NULL : &f->tensors[i];
 }
 
+void ob_file_prefetch(const ob_file *f, const ob_tensor *t)
+{
+    const ob_part *p = &f->parts[t->file_index];
+    long page = sysconf(_SC_PAGESIZE);
+    if (!p->mapped || page <= 0) return;
+    uintptr_t begin = ((uintptr_t)p->data + t->file_off) & ~((uintptr_t)page - 1);
+    (void)madvise((void *)begin, (uintptr_t)p->data + t->file_off + t->n_bytes - begin, MADV_WILLNEED);
+}
+
 void ob_file_release_pages(const ob_file *f, const ob_tensor *t)
 {
     const ob_part *p = &f->parts[t->file_index];

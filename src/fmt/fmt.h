@@ -83,6 +83,8 @@ int ob_file_n_parts(const ob_file *f);
 size_t ob_file_n_tensors(const ob_file *f);
 const ob_tensor *ob_file_tensor(const ob_file *f, size_t i);                /* file order */
 const ob_tensor *ob_file_find_tensor(const ob_file *f, const char *name);   /* NULL if absent */
+/* Have a tensor's bytes read from disk in the background: they will be wanted soon. */
+void ob_file_prefetch(const ob_file *f, const ob_tensor *t);
 /* Tell the system that a tensor's pages are not needed again (after packing for a device). */
 void ob_file_release_pages(const ob_file *f, const ob_tensor *t);
 

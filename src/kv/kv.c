@@ -23,7 +23,7 @@ typedef struct node {
 } node;
 
 struct ob_kv {
-    ob_dev *dev;
+    ob_dev **devs; /* [n_caches] */
     ob_kv_params p;
     ob_cache_spec *caches;
     ob_dev_buf **k, **v;
@@ -76,9 +76,10 @@ void ob_kv_free(ob_kv *kv)
 {
     if (!kv) return;
     for (int32_t i = 0; i < kv->p.n_caches; i++) {
-        if (kv->k && kv->k[i]) kv->dev->api->buffer_free(kv->dev, kv->k[i]);
-        if (kv->v && kv->v[i]) kv->dev->api->buffer_free(kv->dev, kv->v[i]);
+        if (kv->k && kv->k[i]) kv->devs[i]->api->buffer_free(kv->devs[i], kv->k[i]);
+        if (kv->v && kv->v[i]) kv->devs[i]->api->buffer_free(kv->devs[i], kv->v[i]);
     }
+    ob_free(kv->devs);
     ob_free(kv->caches);
     ob_free(kv->k);
     ob_free(kv->v);
@@ -96,6 +97,7 @@ static bool allocate(ob_kv *kv)
     size_t nc = (size_t)kv->p.n_caches, np = (size_t)kv->p.n_pages;
     kv->n_buckets = 16;
     while (kv->n_buckets < np) kv->n_buckets *= 2;
+    kv->devs = ob_calloc(nc, sizeof(ob_dev *));
     kv->caches = ob_calloc(nc, sizeof *kv->caches);
     kv->k = ob_calloc(nc, sizeof *kv->k);
     kv->v = ob_calloc(nc, sizeof *kv->v);
@@ -105,7 +107,7 @@ static bool allocate(ob_kv *kv)
     kv->tok = ob_calloc(np, (size_t)kv->p.page_tok * sizeof *kv->tok);
     kv->free_stack = ob_calloc(np, sizeof *kv->free_stack);
     kv->bucket = ob_calloc(kv->n_buckets, sizeof *kv->bucket);
-    return kv->caches && kv->k && kv->v && kv->k_bytes && kv->v_bytes && kv->nodes && kv->tok &&
+    return kv->devs && kv->caches && kv->k && kv->v && kv->k_bytes && kv->v_bytes && kv->nodes && kv->tok &&
            kv->free_stack && kv->bucket;
 }
 
@@ -114,8 +116,8 @@ ob_status ob_kv_new(ob_dev *dev, const ob_kv_params *p, ob_kv **out, ob_err *err
     ob_status s = OB_OK;
     ob_kv *kv = ob_calloc(1, sizeof *kv);
     if (!kv) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the cache");
-    kv->dev = dev;
     kv->p = *p;
+    kv->p.devs = NULL;
     if (!allocate(kv)) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a cache of %d pages", p->n_pages);
         goto out;
@@ -128,8 +130,9 @@ ob_status ob_kv_new(ob_dev *dev, const ob_kv_params *p, ob_kv **out, ob_err *err
     for (int32_t i = 0; i < p->n_caches; i++) {
         OB_GOTO(page_bytes(&kv->caches[i], p, &kv->k_bytes[i], &kv->v_bytes[i], err));
         uint64_t n = (uint64_t)p->n_pages;
-        OB_GOTO(dev->api->buffer_new(dev, n * kv->k_bytes[i], 0, &kv->k[i], err));
-        if (kv->v_bytes[i]) OB_GOTO(dev->api->buffer_new(dev, n * kv->v_bytes[i], 0, &kv->v[i], err));
+        ob_dev *at = kv->devs[i] = p->devs ? p->devs[i] : dev;
+        OB_GOTO(at->api->buffer_new(at, n * kv->k_bytes[i], 0, &kv->k[i], err));
+        if (kv->v_bytes[i]) OB_GOTO(at->api->buffer_new(at, n * kv->v_bytes[i], 0, &kv->v[i], err));
     }
     *out = kv;
     return OB_OK;
@@ -270,12 +273,13 @@ void ob_kv_page_unref(ob_kv *kv, int32_t i)
 
 ob_status ob_kv_page_copy(ob_kv *kv, int32_t dst, int32_t src, ob_err *err)
 {
-    const ob_dev_api *api = kv->dev->api;
     for (int32_t c = 0; c < kv->p.n_caches; c++) {
+        ob_dev *dev = kv->devs[c];
+        const ob_dev_api *api = dev->api;
         uint64_t k = kv->k_bytes[c], v = kv->v_bytes[c];
-        OB_TRY(api->buffer_copy(kv->dev, kv->k[c], (uint64_t)dst * k, kv->k[c], (uint64_t)src * k, k, err));
+        OB_TRY(api->buffer_copy(dev, kv->k[c], (uint64_t)dst * k, kv->k[c], (uint64_t)src * k, k, err));
         if (v)
-            OB_TRY(api->buffer_copy(kv->dev, kv->v[c], (uint64_t)dst * v, kv->v[c], (uint64_t)src * v, v,
+            OB_TRY(api->buffer_copy(dev, kv->v[c], (uint64_t)dst * v, kv->v[c], (uint64_t)src * v, v,
                                     err));
     }
     return OB_OK;

@@ -28,6 +28,7 @@ typedef struct ob_kv_params {
     ob_type k_type, v_type;
     int32_t page_tok; /* tokens per page, a power of two */
     int32_t n_pages;
+    ob_dev *const *devs; /* [n_caches] device of each, copied; NULL: all on the one device */
 } ob_kv_params;
 
 /* Bytes that n_pages would take on the device; false on overflow or a dimension that the cache types

@@ -524,11 +524,39 @@ ob_cost ob_op_cost(const ob_program *p, int32_t i, int32_t n_tok, int32_t n_out,
     return c;
 }
 
+/* ------------------------------------------------------------------ caches and states */
+
+int ob_op_cache_refs(ob_op *op, int32_t *at[OB_OP_MAX_CACHES])
+{
+    int n = 0;
+    if (op->kind == OB_OP_ATTENTION) at[n++] = &op->p.attn.cache;
+    if (op->kind != OB_OP_CSA) return n;
+    at[n++] = &op->p.csa.cache_raw;
+    if (op->p.csa.ratio) at[n++] = &op->p.csa.cache_comp;
+    if (op->p.csa.ratio && op->in[4] != OB_NONE) at[n++] = &op->p.csa.cache_index;
+    return n;
+}
+
+int ob_op_state_refs(ob_op *op, int32_t *at[OB_OP_MAX_STATES])
+{
+    switch (op->kind) {
+    case OB_OP_CONV1D: at[0] = &op->p.conv.state; return 1;
+    case OB_OP_GDN: at[0] = &op->p.gdn.state; return 1;
+    case OB_OP_CCA: at[0] = &op->p.cca.state; return 1;
+    case OB_OP_CSA:
+        if (!op->p.csa.ratio) return 0;
+        at[0] = &op->p.csa.state_comp;
+        at[1] = &op->p.csa.state_index;
+        return op->in[4] != OB_NONE ? 2 : 1;
+    default: return 0;
+    }
+}
+
 /* ------------------------------------------------------------------ workspace */
 
 static ob_status find_lifetimes(ob_program *p, ob_err *err)
 {
-    for (int32_t v = 0; v < p->n_vals; v++) p->vals[v].first = p->vals[v].last = -1;
+    for (int32_t v = 0; v < p->n_vals; v++) p->vals[v].first = p->vals[v].last = p->vals[v].input ? 0 : -1;
     for (int32_t i = 0; i < p->n_ops; i++) {
         const ob_op *op = &p->ops[i];
         for (int k = 0; k < OB_OP_MAX_IN; k++) {
@@ -551,8 +579,34 @@ static ob_status find_lifetimes(ob_program *p, ob_err *err)
     return OB_OK;
 }
 
-/* First fit: each value, in order of its first op, takes the lowest offset that no value alive at the
- * same time overlaps. Quadratic in values alive together, which is about a dozen. */
+/* The lowest offset that no value alive at the same time overlaps. Quadratic in values alive together, which is
+ * about a dozen. */
+static void place(ob_program *p, ob_val v, ob_val *live, int32_t *n_live)
+{
+    for (int32_t m = 0; m < *n_live; m++)
+        if (live[m] == v) return;
+    size_t size = (size_t)ob_value_rows(p, v, p->max_tok, p->max_out, p->max_seq) * (size_t)p->vals[v].cols *
+                  sizeof(float);
+    size = ob_align_up(OB_MAX(size, (size_t)64), 64);
+    size_t at = 0;
+    for (int32_t m = 0; m < *n_live;) {
+        const ob_value *o = &p->vals[live[m]];
+        size_t o_size = ob_align_up((size_t)ob_value_rows(p, live[m], p->max_tok, p->max_out, p->max_seq) *
+                                        (size_t)o->cols * sizeof(float), 64);
+        o_size = OB_MAX(o_size, (size_t)64);
+        if (at < o->offset + o_size && o->offset < at + size) {
+            at = o->offset + o_size; /* moved: look at all of them again */
+            m = 0;
+        } else {
+            m++;
+        }
+    }
+    p->vals[v].offset = at;
+    p->workspace_bytes = OB_MAX(p->workspace_bytes, at + size);
+    live[(*n_live)++] = v;
+}
+
+/* First fit, in order of each value's first op; inputs come first. */
 ob_status ob_program_plan(ob_program *p, int32_t max_tok, int32_t max_out, int32_t max_seq,
                           ob_err *err)
 {
@@ -565,36 +619,16 @@ ob_status ob_program_plan(ob_program *p, int32_t max_tok, int32_t max_out, int32
     ob_val *live = ob_calloc((size_t)p->n_vals + 1, sizeof *live);
     if (!live) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to plan %d values", p->n_vals);
     int32_t n_live = 0;
+    for (ob_val v = 0; v < p->n_vals; v++)
+        if (p->vals[v].input) place(p, v, live, &n_live);
     for (int32_t i = 0; i < p->n_ops; i++) {
         int32_t kept = 0;
         for (int32_t k = 0; k < n_live; k++)
             if (p->vals[live[k]].last >= i) live[kept++] = live[k];
         n_live = kept;
         for (int k = 0; k < OB_OP_MAX_OUT; k++) {
-            ob_val v = p->ops[i].out[k];
-            if (v == OB_NONE || p->vals[v].first != i) continue;
-            bool seen = false;
-            for (int32_t m = 0; m < n_live; m++) seen |= live[m] == v;
-            if (seen) continue;
-            size_t size = (size_t)ob_value_rows(p, v, max_tok, max_out, max_seq) *
-                          (size_t)p->vals[v].cols * sizeof(float);
-            size = ob_align_up(OB_MAX(size, (size_t)64), 64);
-            size_t at = 0;
-            for (int32_t m = 0; m < n_live;) {
-                const ob_value *o = &p->vals[live[m]];
-                size_t o_size = ob_align_up((size_t)ob_value_rows(p, live[m], max_tok, max_out, max_seq) *
-                                                (size_t)o->cols * sizeof(float), 64);
-                o_size = OB_MAX(o_size, (size_t)64);
-                if (at < o->offset + o_size && o->offset < at + size) {
-                    at = o->offset + o_size; /* moved: look at all of them again */
-                    m = 0;
-                } else {
-                    m++;
-                }
-            }
-            p->vals[v].offset = at;
-            p->workspace_bytes = OB_MAX(p->workspace_bytes, at + size);
-            live[n_live++] = v;
+            const ob_val v = p->ops[i].out[k];
+            if (v != OB_NONE && p->vals[v].first == i) place(p, v, live, &n_live);
         }
     }
     ob_free(live);

@@ -34,6 +34,7 @@ typedef struct ob_value {
     ob_rows rows;
     int32_t cols;
     bool output;         /* read back after the step (logits, embeddings): never shares workspace */
+    bool input;          /* given before the step by the caller (ob_dev_api.write_input) */
     const char *name;    /* for errors, traces and tests; static or owned by the program */
     int32_t first, last; /* ops that write it first and read it last; filled by ob_program_plan */
     size_t offset;       /* byte offset in the workspace, 64-aligned; filled by ob_program_plan */
@@ -328,6 +329,12 @@ typedef struct ob_step {
 } ob_step;
 
 const char *ob_op_name(ob_op_kind k);
+
+/* Where an op keeps its indices into caches and into states: fills at[] and returns how many. Absent ones hold
+ * OB_NONE. */
+enum { OB_OP_MAX_CACHES = 3, OB_OP_MAX_STATES = 2 };
+int ob_op_cache_refs(ob_op *op, int32_t *at[OB_OP_MAX_CACHES]);
+int ob_op_state_refs(ob_op *op, int32_t *at[OB_OP_MAX_STATES]);
 
 /* Shape rule: every input, output, weight and parameter fits. The error names op, layer and tensor.
  * OB_E_INVALID on a bug of the builder, OB_E_FORMAT on a weight of a wrong shape. */

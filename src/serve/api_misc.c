@@ -18,7 +18,12 @@ static void add_str(ob_buf *out, const char *name, const char *value)
 void ob_route_health(ob_conn *c)
 {
     const ob_server *s = ob_conn_server(c);
-    const char *status = s->stopping ? "stopping" : s->ready ? "ok" : "loading";
+    ob_engine_stats st = {0};
+    if (s->ready && s->engine) ob_engine_get_stats(s->engine, &st);
+    const char *status = s->stopping       ? "stopping"
+                         : !s->ready       ? "loading"
+                         : st.device_down  ? "device lost" /* the next request tries to open it again */
+                                           : "ok";
     ob_buf out;
     ob_buf_init(&out, 4096);
     ob_buf_addf(&out, "{\"status\":\"%s\"", status);
@@ -28,8 +33,15 @@ void ob_route_health(ob_conn *c)
         add_str(&out, "device", s->info.device.kind);
         ob_buf_adds(&out, ",\"soft\":true");
     }
+    if (st.n_device_faults)
+        ob_buf_addf(&out, ",\"device_faults\":%llu,\"retried\":%llu", (unsigned long long)st.n_device_faults,
+                    (unsigned long long)st.n_retried);
+    if (s->ready && s->info.device.reason[0]) { /* kernels that were switched off */
+        ob_buf_addc(&out, ',');
+        add_str(&out, "note", s->info.device.reason);
+    }
     ob_buf_addc(&out, '}');
-    ob_conn_reply(c, s->ready && !s->stopping ? 200 : 503, "application/json; charset=utf-8", NULL,
+    ob_conn_reply(c, s->ready && !s->stopping && !st.device_down ? 200 : 503, "application/json; charset=utf-8", NULL,
                   ob_buf_str(&out), out.len);
     ob_buf_deinit(&out);
 }

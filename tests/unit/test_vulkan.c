@@ -109,11 +109,144 @@ static void test_wrong_bound_is_refused(void **state)
     unsetenv("OB_VK_SUBMIT_MS");
 }
 
+/* ------------------------------------------------------------------ faults */
+
+typedef struct result {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done;
+    int32_t ids[64];
+    int n;
+    ob_finish finish;
+    ob_err err;
+    ob_request *req;
+} result;
+
+static void on_event(void *arg, const ob_event *ev)
+{
+    result *r = arg;
+    pthread_mutex_lock(&r->lock);
+    if (ev->id >= 0) r->ids[r->n++] = ev->id;
+    r->done = ev->done;
+    r->finish = ev->finish;
+    r->err = ev->err;
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static ob_engine *open_engine(void)
+{
+    ob_engine_params p;
+    ob_engine *e;
+    ob_err err = {0};
+    ob_engine_defaults(&p);
+    p.model_path = MODEL;
+    p.device = "lavapipe";
+    p.n_seq = 2;
+    p.n_ctx = 128;
+    p.k_type = p.v_type = OB_F32;
+    p.exact = true; /* a token that was decoded may be recomputed as a part of a prompt, by other kernels */
+    if (ob_engine_new(&p, &e, &err) != OB_OK) fail_msg("%s", err.text);
+    return e;
+}
+
+static void start(ob_engine *e, result *r, unsigned seed)
+{
+    int32_t prompt[20];
+    ob_request_params p;
+    ob_err err = {0};
+    fill(prompt, 20, seed);
+    memset(r, 0, sizeof *r);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    ob_request_defaults(&p);
+    p.prompt = prompt;
+    p.n_prompt = 20;
+    p.max_tokens = 12;
+    p.ignore_eos = true;
+    p.sampler.temperature = 0;
+    p.on_event = on_event;
+    p.arg = r;
+    if (ob_engine_submit(e, &p, &r->req, &err) != OB_OK) fail_msg("%s", err.text);
+}
+
+static void finish(result *r)
+{
+    pthread_mutex_lock(&r->lock);
+    while (!r->done) pthread_cond_wait(&r->changed, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+    ob_request_free(r->req);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+}
+
+static void want_same(const result *a, const result *b)
+{
+    assert_int_equal(b->finish, OB_FINISH_LENGTH);
+    assert_int_equal(b->n, a->n);
+    assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof *a->ids);
+}
+
+/* Two requests at once on a device that fails once, or twice, in prefill or in decoding; then one more. */
+static void run_faults(const char *variable, const char *when, bool survives, ob_status code)
+{
+    static result good[2], bad[2], after;
+    ob_engine_stats st;
+    ob_engine *e = open_engine();
+    for (unsigned i = 0; i < 2; i++) {
+        start(e, &good[i], i + 1);
+        finish(&good[i]);
+    }
+    ob_engine_free(e);
+    setenv(variable, when, 1);
+    e = open_engine();
+    for (unsigned i = 0; i < 2; i++) start(e, &bad[i], i + 1);
+    for (unsigned i = 0; i < 2; i++) finish(&bad[i]);
+    start(e, &after, 1);
+    finish(&after);
+    ob_engine_get_stats(e, &st);
+    ob_engine_free(e);
+    unsetenv(variable);
+    for (unsigned i = 0; i < 2; i++) {
+        if (survives) {
+            want_same(&good[i], &bad[i]);
+        } else if (bad[i].finish == OB_FINISH_ERROR) {
+            assert_int_equal(bad[i].err.code, code);
+            assert_non_null(strstr(bad[i].err.text, "failed twice while this request ran"));
+        }
+    }
+    want_same(&good[0], &after);
+    assert_int_equal(st.n_device_faults, survives ? 1 : 2);
+    assert_int_equal(st.n_failed, (bad[0].finish == OB_FINISH_ERROR) + (bad[1].finish == OB_FINISH_ERROR));
+    if (!survives) assert_true(st.n_failed > 0);
+    assert_true(st.n_retried > 0);
+    assert_false(st.device_down);
+}
+
+static void test_lost_device(void **state)
+{
+    (void)state;
+    NEED_DRIVER();
+    run_faults("OB_VK_LOSE_AFTER", "1", true, OB_OK);
+    run_faults("OB_VK_LOSE_AFTER", "6", true, OB_OK);
+    run_faults("OB_VK_LOSE_AFTER", "6,3", false, OB_E_DEVICE_LOST);
+}
+
+static void test_no_device_memory(void **state)
+{
+    (void)state;
+    NEED_DRIVER();
+    run_faults("OB_VK_NO_MEMORY_AFTER", "5", true, OB_OK);
+    run_faults("OB_VK_NO_MEMORY_AFTER", "5,2", false, OB_E_NO_MEMORY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_submits_by_time),
         cmocka_unit_test(test_wrong_bound_is_refused),
+        cmocka_unit_test(test_lost_device),
+        cmocka_unit_test(test_no_device_memory),
     };
     return cmocka_run_group_tests(tests, find_driver, NULL);
 }

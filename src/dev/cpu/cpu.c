@@ -252,6 +252,17 @@ static ob_status cpu_wait(ob_dev *d, ob_fence f, ob_err *err)
     return OB_OK; /* submit has done the work */
 }
 
+static ob_status write_input(ob_dev *d, ob_dev_plan *p, ob_val v, const float *src, int32_t n_rows, ob_err *err)
+{
+    (void)d;
+    if (v < 0 || v >= p->prog.n_vals || !p->prog.vals[v].input)
+        return ob_err_set(err, OB_E_INVALID, "value %d is not an input", v);
+    if (n_rows < 0 || n_rows > ob_value_rows(&p->prog, v, p->prog.max_tok, p->prog.max_out, p->prog.max_seq))
+        return ob_err_set(err, OB_E_INVALID, "%d rows are more than the plan has", n_rows);
+    if (n_rows) memcpy(p->vals[v], src, (size_t)n_rows * (size_t)p->prog.vals[v].cols * sizeof *src);
+    return OB_OK;
+}
+
 static ob_status read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows, float *dst, ob_err *err)
 {
     (void)d;
@@ -301,6 +312,7 @@ const ob_dev_api ob_dev_cpu = {
     .plan_free = cpu_plan_free,
     .submit = cpu_submit,
     .wait = cpu_wait,
+    .write_input = write_input,
     .read_output = read_output,
     .profile = cpu_profile_read,
 };

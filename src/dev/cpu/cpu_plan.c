@@ -313,7 +313,7 @@ static void live_in(const ob_dev_plan *p, life *l, int32_t op, int32_t stage)
 static ob_status place_values(const ob_dev_plan *p, life *l, size_t *total, ob_err *err)
 {
     const ob_program *g = &p->prog;
-    for (int32_t v = 0; v < g->n_vals; v++) l[v].first = l[v].last = -1;
+    for (int32_t v = 0; v < g->n_vals; v++) l[v].first = l[v].last = g->vals[v].input ? 0 : -1;
     for (int32_t s = 0; s < p->n_stages; s++) {
         const cpu_stage *st = &p->stages[s];
         for (int32_t r = 0; st->kind == STAGE_ROWS && r < st->n_row_ops; r++)

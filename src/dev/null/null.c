@@ -238,6 +238,15 @@ static ob_status null_wait(ob_dev *d, ob_fence f, ob_err *err)
     return OB_OK;
 }
 
+static ob_status write_input(ob_dev *d, ob_dev_plan *p, ob_val v, const float *src, int32_t n_rows, ob_err *err)
+{
+    (void)d;
+    (void)src;
+    if (v < 0 || v >= p->prog->n_vals || !p->prog->vals[v].input || n_rows < 0)
+        return ob_err_set(err, OB_E_INVALID, "value %d is not an input", v);
+    return OB_OK;
+}
+
 static ob_status read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows, float *dst, ob_err *err)
 {
     (void)d;
@@ -271,5 +280,6 @@ const ob_dev_api ob_dev_null = {
     .plan_free = plan_free,
     .submit = null_submit,
     .wait = null_wait,
+    .write_input = write_input,
     .read_output = read_output,
 };

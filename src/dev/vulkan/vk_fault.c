@@ -48,6 +48,7 @@ ob_status vk_fault(vk_dev *d, ob_err *err)
 {
     if (!d->lose_at && !d->no_memory_at) return OB_OK;
     const uint64_t n = ++d->n_begun;
+    if (n == d->lose_at || n == d->no_memory_at) (void)d->DeviceWaitIdle(d->handle); /* what was begun is not lost */
     if (n == d->lose_at) return vk_error(d, VK_ERROR_DEVICE_LOST, "a fault on demand", err);
     if (n == d->no_memory_at) return vk_error(d, VK_ERROR_OUT_OF_DEVICE_MEMORY, "a fault on demand", err);
     return OB_OK;

@@ -318,6 +318,8 @@ struct ob_dev_plan {
     uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
     uint64_t *result_off; /* [n_vals]; UINT64_MAX: not there */
+    vk_mem inputs;        /* input values, as the host writes them; the plan begins by copying them */
+    uint64_t *input_off;  /* [n_vals] */
     vk_dispatch *steps;
     int32_t n_steps, cap_steps;
     vk_indirect indirect[VK_MAX_INDIRECT];
@@ -424,6 +426,7 @@ ob_status vk_record(ob_dev_plan *p, ob_err *err);
 /* vk_run.c */
 ob_status vk_submit(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *out, ob_err *err);
 ob_status vk_wait(ob_dev *d, ob_fence f, ob_err *err);
+ob_status vk_write_input(ob_dev *d, ob_dev_plan *p, ob_val v, const float *src, int32_t n_rows, ob_err *err);
 ob_status vk_read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
                          float *dst, ob_err *err);
 int vk_profile_read(ob_dev *d, ob_profile_row *rows, int cap, bool reset);

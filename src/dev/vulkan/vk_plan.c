@@ -307,6 +307,41 @@ static ob_status add_glu_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *e
     return OB_OK;
 }
 
+/* A copy of a value's rows between the workspace and memory that the host sees. */
+static ob_status add_move(ob_dev_plan *p, ob_val v, VkDeviceAddress host, bool to_host, ob_err *err)
+{
+    const ob_value *x = &p->prog.vals[v];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "to_host", 2, (uint32_t[]){ROW_WG, 0}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, -1);
+    if (!s) return no_memory(err);
+    (to_host ? vk_reads : vk_writes)(s, vk_value(p, v), vk_value_bytes(p, v));
+    s->push.a[to_host ? 1 : 3] = vk_value(p, v);
+    s->push.a[to_host ? 3 : 1] = host;
+    s->push.u[0] = x->rows;
+    s->push.u[1] = (uint32_t)x->cols;
+    s->grid[0] = (uint32_t)ob_div_up(x->cols, ROW_WG);
+    s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
+    return OB_OK;
+}
+
+/* Inputs from memory that the host writes. */
+static ob_status add_inputs(ob_dev_plan *p, ob_err *err)
+{
+    uint64_t total = 0;
+    for (ob_val v = 0; v < p->prog.n_vals; v++) {
+        if (!p->prog.vals[v].input) continue;
+        p->input_off[v] = total;
+        total += ob_align_up(vk_value_bytes(p, v), 256);
+    }
+    if (!total) return OB_OK;
+    OB_TRY(vk_mem_new(p->dev, VK_MEM_PARAM, total, &p->inputs, err));
+    for (ob_val v = 0; v < p->prog.n_vals; v++)
+        if (p->prog.vals[v].input && vk_max_rows(p, p->prog.vals[v].rows))
+            OB_TRY(add_move(p, v, p->inputs.addr + p->input_off[v], false, err));
+    return OB_OK;
+}
+
 /* Outputs to memory that the host reads. */
 static ob_status add_results(ob_dev_plan *p, ob_err *err)
 {
@@ -322,21 +357,8 @@ static ob_status add_results(ob_dev_plan *p, ob_err *err)
     }
     if (!total) return OB_OK;
     OB_TRY(vk_mem_new(p->dev, VK_MEM_READBACK, total, &p->results, err));
-    for (ob_val v = 0; v < p->prog.n_vals; v++) {
-        if (p->result_off[v] == UINT64_MAX) continue;
-        const ob_value *x = &p->prog.vals[v];
-        const vk_pipe *pipe;
-        OB_TRY(vk_kernel_get(p->dev, "to_host", 2, (uint32_t[]){ROW_WG, 0}, &pipe, err));
-        vk_dispatch *s = vk_add(p, pipe, -1);
-        if (!s) return no_memory(err);
-        vk_reads(s, vk_value(p, v), vk_value_bytes(p, v));
-        s->push.a[1] = vk_value(p, v);
-        s->push.a[3] = p->results.addr + p->result_off[v];
-        s->push.u[0] = x->rows;
-        s->push.u[1] = (uint32_t)x->cols;
-        s->grid[0] = (uint32_t)ob_div_up(x->cols, ROW_WG);
-        s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
-    }
+    for (ob_val v = 0; v < p->prog.n_vals; v++)
+        if (p->result_off[v] != UINT64_MAX) OB_TRY(add_move(p, v, p->results.addr + p->result_off[v], true, err));
     return OB_OK;
 }
 
@@ -392,6 +414,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
     p->form_of = p->sorted_of = OB_NONE;
+    OB_TRY(add_inputs(p, err));
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0)
@@ -427,7 +450,9 @@ static ob_status copy_program(ob_dev_plan *p, const ob_program *src, ob_err *err
     g->states = keep(p, src->states, src->n_states, sizeof *g->states);
     p->ropes = keep(p, NULL, src->n_ops, sizeof *p->ropes);
     p->result_off = keep(p, NULL, src->n_vals, sizeof *p->result_off);
-    if (!g->ops || !g->vals || !g->weights || !g->caches || !g->states || !p->ropes || !p->result_off)
+    p->input_off = keep(p, NULL, src->n_vals, sizeof *p->input_off);
+    if (!g->ops || !g->vals || !g->weights || !g->caches || !g->states || !p->ropes || !p->result_off ||
+        !p->input_off)
         return no_memory(err);
     return OB_OK;
 }
@@ -580,6 +605,7 @@ void vk_plan_free(ob_dev *dev, ob_dev_plan *p)
     for (int32_t i = 0; i < p->n_cmds; i++) d->FreeCommandBuffers(d->handle, d->pool, 1, &p->segments[i].cmd);
     for (int32_t i = 0; i < p->n_ropes; i++) vk_mem_free(d, &p->ropes[i].mem);
     vk_mem_free(d, &p->results);
+    vk_mem_free(d, &p->inputs);
     vk_mem_free(d, &p->params);
     vk_mem_free(d, &p->work);
     ob_free(p->steps);

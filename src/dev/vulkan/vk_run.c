@@ -188,6 +188,18 @@ ob_status vk_wait(ob_dev *dev, ob_fence f, ob_err *err)
     return OB_OK;
 }
 
+ob_status vk_write_input(ob_dev *dev, ob_dev_plan *p, ob_val v, const float *src, int32_t n_rows, ob_err *err)
+{
+    if (v < 0 || v >= p->prog.n_vals || !p->prog.vals[v].input)
+        return ob_err_set(err, OB_E_INVALID, "value %d is not an input", v);
+    if (n_rows < 0 || n_rows > vk_max_rows(p, p->prog.vals[v].rows))
+        return ob_err_set(err, OB_E_INVALID, "%d rows are more than the plan has", n_rows);
+    if (p->in_flight) OB_TRY(vk_queue_wait(vk_of(dev), p->in_flight, err));
+    if (n_rows)
+        memcpy(p->inputs.map + p->input_off[v], src, (size_t)n_rows * (size_t)p->prog.vals[v].cols * sizeof *src);
+    return OB_OK;
+}
+
 ob_status vk_read_output(ob_dev *dev, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
                          float *dst, ob_err *err)
 {

@@ -337,6 +337,7 @@ static void *buffer_map(ob_dev *dev, ob_dev_buf *b)
     .buffer_copy = buffer_copy, .buffer_zero = buffer_zero, .buffer_map = buffer_map, \
     .supports = vk_supports, .weight_new = vk_weight_new, .weight_free = vk_weight_free, \
     .plan_new = vk_plan_new, .plan_free = vk_plan_free, .submit = vk_submit, .wait = vk_wait, \
+.write_input = vk_write_input, \
     .read_output = vk_read_output, .profile = vk_profile_read
 
 const ob_dev_api ob_dev_vulkan = {.kind = "vulkan",
