@@ -97,7 +97,7 @@ function(kernel name source)
   set(vk_rows "${vk_rows}    {\"${name}\", vk_code_${name}, sizeof vk_code_${name}},\n" PARENT_SCOPE)
 endfunction()
 
-foreach(k norm norm_rows heads rope kv_write attn linear_any quantise pool
+foreach(k norm norm_rows heads rope kv_write attn attn_one linear_any quantise pool
           gemm_sum to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_sort
           cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn)
   kernel(${k} ${k})
@@ -119,8 +119,8 @@ foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13
   list(GET t 1 id)
   kernel(embed_${type} embed -DTYPE=${id})
   kernel(gemm_${type} gemm -DTYPE=${id})
-  kernel(matvec_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=1)
-  kernel(matvec_plain_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=0)
+  kernel(matvec_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=1 -DGLU=0)
+  kernel(matvec_plain_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=0 -DGLU=0)
   foreach(k moe_up moe_down)
     kernel(${k}_f32_${type} ${k} -DTYPE=${id} -DACT=0 -DSUBGROUP=1)
     kernel(${k}_plain_f32_${type} ${k} -DTYPE=${id} -DACT=0 -DSUBGROUP=0)
@@ -130,8 +130,9 @@ foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13
     endif()
   endforeach()
   if(vk_has_dot AND NOT type MATCHES "^b?f")
-    kernel(matvec_i8_${type} matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=1)
-    kernel(matvec_plain_i8_${type} matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=0)
+    kernel(matvec_i8_${type} matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=1 -DGLU=0)
+    kernel(matvec_i8_${type}_glu matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=1 -DGLU=1)
+    kernel(matvec_plain_i8_${type} matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=0 -DGLU=0)
   endif()
   if(vk_has_coopmat AND EXISTS ${vk_dir}/shaders/gemm_cm.comp)
     kernel(gemm_cm_${type} gemm_cm -DTYPE=${id})

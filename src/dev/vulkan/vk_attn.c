@@ -102,7 +102,7 @@ ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_de
     return fill_table(p, t, err);
 }
 
-static ob_status table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table **out, ob_err *err)
+ob_status vk_rope_table_of(ob_dev_plan *p, const ob_op *op, const vk_rope_table **out, ob_err *err)
 {
     return vk_rope_table_get(p, &op->p.rope, op->w[0] != OB_NONE ? p->weights[op->w[0]] : NULL, out, err);
 }
@@ -114,7 +114,7 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const int32_t cols = p->prog.vals[op->out[0]].cols;
     const vk_rope_table *t;
     const vk_pipe *pipe;
-    OB_TRY(table_of(p, op, &t, err));
+    OB_TRY(vk_rope_table_of(p, op, &t, err));
     OB_TRY(vk_kernel_get(p->dev, "rope", 2, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
@@ -185,12 +185,14 @@ uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
     if (!is_split(p)) return 0;
+    if (vk_attn_one_fits(p, op)) return vk_attn_one_scratch(p, op);
     return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) *
            (ob_align_up((uint64_t)a->v_dim, 4) + 4) * 4;
 }
 
 uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op)
 {
+    if (vk_attn_one_fits(p, op)) return vk_attn_one_counters(p, op);
     const cut c = cut_of(p->dev, &op->p.attn, true);
     return is_split(p) ? (uint64_t)p->prog.max_tok * (uint64_t)(op->p.attn.n_head / (int32_t)c.hb) * 4 : 0;
 }
@@ -235,18 +237,20 @@ static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
-/* The indirect grid for this many workgroups across heads. */
-static ob_status indirect_of(ob_dev_plan *p, uint32_t y, uint32_t seg, int32_t *out, ob_err *err)
+ob_status vk_attn_grid(ob_dev_plan *p, int32_t i, uint32_t y, uint32_t seg, int32_t *out, ob_err *err)
 {
-    for (int32_t k = 0; k < p->n_indirect; k++)
-        if (p->indirect[k].y == y && p->indirect[k].seg == seg) {
+    const ob_attn_params *a = &p->prog.ops[i].p.attn;
+    for (int32_t k = 0; k < p->n_indirect; k++) {
+        const vk_indirect *g = &p->indirect[k];
+        if (g->y == y && g->seg == seg && (seg || (g->a->window == a->window && g->a->causal == a->causal))) {
             *out = k;
             return OB_OK;
         }
+    }
     if (p->n_indirect == VK_MAX_INDIRECT)
         return ob_err_set(err, OB_E_UNSUPPORTED,
                           "vulkan: more than %d shapes of attention in a model", VK_MAX_INDIRECT);
-    p->indirect[p->n_indirect] = (vk_indirect){y, seg};
+    p->indirect[p->n_indirect] = (vk_indirect){y, seg, a};
     *out = p->n_indirect++;
     return OB_OK;
 }
@@ -260,7 +264,7 @@ static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *er
     vk_writes(s, count, vk_attn_counters(p, op));
     s->push.a[7] = part;
     vk_push_addr(&s->push, 10, count);
-    return indirect_of(p, s->grid[1], vk_attn_segment(p->max_ctx), &s->indirect, err);
+    return vk_attn_grid(p, i, s->grid[1], vk_attn_segment(p->max_ctx), &s->indirect, err);
 }
 
 /* Attention over what is in the cache by then. */
@@ -309,32 +313,24 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     return split ? add_split(p, i, s, err) : OB_OK;
 }
 
+/* Attention by the kernel for it. */
+static ob_status add_cached(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    return is_split(p) && vk_attn_one_fits(p, &p->prog.ops[i]) ? vk_attn_one_add(p, i, NULL, err) : add_attention(p, i, err);
+}
+
 ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     OB_TRY(add_write(p, i, err));
-    return add_attention(p, i, err);
+    return add_cached(p, i, err);
 }
 
 /* --- from the products to the cache in one ------------------------------------------------------- */
-
-/* Ops [first, attn): [norm q, norm k,] rope q, rope k, attention. */
-typedef struct heads {
-    const ob_op *norm[2], *rope[2], *attn;
-    ob_val in[2]; /* queries and keys as they come from their products */
-    int32_t n_ops;
-} heads;
 
 /* Nothing but ops of the pattern, which end with op `last`, reads v. */
 static bool is_inner(const ob_dev_plan *p, ob_val v, int32_t last)
 {
     return !p->prog.vals[v].output && p->prog.vals[v].last <= last;
-}
-
-/* Different values that share memory, because one is dead when the other is written op by op. */
-static bool collide(const ob_dev_plan *p, ob_val a, ob_val b)
-{
-    const uint64_t x = vk_value(p, a), y = vk_value(p, b);
-    return a != b && x < y + vk_value_bytes(p, b) && y < x + vk_value_bytes(p, a);
 }
 
 static bool same_rotation(const ob_op *a, const ob_op *b)
@@ -343,10 +339,10 @@ static bool same_rotation(const ob_op *a, const ob_op *b)
            a->p.rope.rot_off == b->p.rope.rot_off && same_rope(&a->p.rope, &b->p.rope);
 }
 
-static bool match_heads(const ob_dev_plan *p, int32_t i, heads *h)
+static bool match_heads(const ob_dev_plan *p, int32_t i, vk_heads *h)
 {
     const ob_op *op = &p->prog.ops[i];
-    *h = (heads){.n_ops = op->kind == OB_OP_RMS_NORM ? 5 : 3};
+    *h = (vk_heads){.n_ops = op->kind == OB_OP_RMS_NORM ? 5 : 3};
     if (i + h->n_ops > p->prog.n_ops) return false;
     if (h->n_ops == 5)
         for (int k = 0; k < 2; k++) h->norm[k] = op++;
@@ -367,11 +363,11 @@ static bool match_heads(const ob_dev_plan *p, int32_t i, heads *h)
     }
     const ob_val in[3] = {h->in[0], h->in[1], h->attn->in[2]};
     for (int k = 0; k < 3; k++)
-        if (collide(p, h->attn->in[0], in[k])) return false;
+        if (vk_collide(p, h->attn->in[0], in[k])) return false;
     return same_rotation(h->rope[0], h->rope[1]);
 }
 
-static ob_status add_heads(ob_dev_plan *p, int32_t i, const heads *h, ob_err *err)
+static ob_status add_heads(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *err)
 {
     const ob_attn_params *a = &h->attn->p.attn;
     const ob_rope_params *r = &h->rope[0]->p.rope;
@@ -379,7 +375,7 @@ static ob_status add_heads(ob_dev_plan *p, int32_t i, const heads *h, ob_err *er
     const ob_val in[3] = {h->in[0], h->in[1], h->attn->in[2]}, q_out = h->attn->in[0];
     const vk_rope_table *t;
     const vk_pipe *pipe;
-    OB_TRY(table_of(p, h->rope[0], &t, err));
+    OB_TRY(vk_rope_table_of(p, h->rope[0], &t, err));
     OB_TRY(vk_kernel_get(p->dev, "heads", 12,
                          (uint32_t[]){HEADS_WG, p->k_type, p->v_type, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
                                       (uint32_t)r->n_rot, (uint32_t)r->rot_off, r->pairing == OB_ROPE_NEOX,
@@ -410,12 +406,24 @@ static ob_status add_heads(ob_dev_plan *p, int32_t i, const heads *h, ob_err *er
     return OB_OK;
 }
 
+/* Attention may read what its result overwrites op by op only where it writes no f32 result. */
+static bool all_in_one(const ob_dev_plan *p, const vk_heads *h, int32_t attn)
+{
+    const ob_val y = h->attn->out[0], in[3] = {h->in[0], h->in[1], h->attn->in[2]};
+    const bool hidden = vk_only_form(p, y, attn, vk_wanted_form(p, y, attn));
+    for (int k = 0; k < 3 && !hidden; k++)
+        if (vk_collide(p, y, in[k])) return false;
+    return h->attn->p.attn.causal;
+}
+
 ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 {
-    heads h;
+    vk_heads h;
     *n_ops = 0;
     if (!match_heads(p, i, &h)) return OB_OK;
     *n_ops = h.n_ops;
+    const int32_t attn = i + h.n_ops - 1;
+    if (is_split(p) && vk_attn_one_fits(p, h.attn) && all_in_one(p, &h, attn)) return vk_attn_one_add(p, attn, &h, err);
     OB_TRY(add_heads(p, i, &h, err));
-    return add_attention(p, i + h.n_ops - 1, err);
+    return add_cached(p, attn, err);
 }

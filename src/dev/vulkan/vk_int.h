@@ -4,7 +4,8 @@
  *   vk_memory.c   blocks of device memory, the queue, uploads and downloads
  *   vk_pack.c     weights in the layout of shaders/weight.glsl
  *   vk_kernels.c  pipelines by kernel name and constants, the cache on disk
- *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_attn.c, vk_moe.c the ops with choices
+ *   vk_plan.c     a program becomes dispatches; vk_linear.c, vk_matvec.c, vk_attn.c, vk_attn_one.c,
+ *                 vk_moe.c the ops with choices; vk_fuse.c several ops in one dispatch
  *   vk_time.c     how long dispatches take, guessed and measured
  *   vk_record.c   dispatches become command buffers with the barriers they need
  *   vk_run.c      a step: parameters, submit, wait, results, times
@@ -70,7 +71,7 @@ typedef struct vk_phys {
     uint32_t max_shared_bytes, max_invocations, max_subgroups; /* of a workgroup */
     uint32_t subgroup, subgroup_min,
         subgroup_max; /* default size; what may be asked for, 0 if nothing */
-    bool subgroup_add, full_subgroups;
+    bool subgroup_add, subgroup_shuffle, full_subgroups;
     bool int_dot, f16, int8, memory_model, budget;
     vk_coopmat coopmat;
     uint64_t max_alloc_bytes;
@@ -110,7 +111,7 @@ typedef struct vk_shader {
 } vk_shader;
 extern const vk_shader vk_shaders[]; /* made by the build; ends with a NULL name */
 
-enum { VK_MAX_SPEC = 12 };
+enum { VK_MAX_SPEC = 24 };
 typedef struct vk_pipe {
     const vk_shader *shader;
     uint32_t n_spec, spec[VK_MAX_SPEC];
@@ -138,7 +139,13 @@ typedef struct vk_profile {
     double ms, flops, bytes;
 } vk_profile;
 
-enum { VK_STAGE_HALVES = 2, VK_STAGE_BYTES = 16 << 20, VK_MAX_PROFILE = 48 };
+/* How attn_one cuts its work. hb: heads that share what is loaded; ahead: keys loaded before any is used;
+ * seg_min: tokens of a segment at least; max_seg: segments at most; subgroups: of a workgroup, at most. */
+typedef struct vk_attn_tuning {
+    uint32_t hb, ahead, seg_min, max_seg, subgroups;
+} vk_attn_tuning;
+
+enum { VK_STAGE_HALVES = 2, VK_STAGE_BYTES = 16 << 20, VK_MAX_PROFILE = 64 };
 enum { VK_SUBMIT_MS = 50 }; /* longest submit that is made on purpose */
 enum { VK_MAX_SUBMIT = 32 }; /* command buffers of one submit */
 
@@ -178,6 +185,7 @@ typedef struct vk_dev {
     vk_pipe *pipes;
     size_t n_pipes, cap_pipes;
     uint32_t sg;        /* subgroup size asked for */
+    vk_attn_tuning attn;
     ob_dev_plan *timed; /* its last step's times are not read yet */
     ob_dev_plan *running; /* its step is not waited for yet */
     vk_profile prof[VK_MAX_PROFILE];
@@ -255,11 +263,12 @@ typedef struct vk_cost {
 enum { VK_MAX_RANGES = 8 };
 typedef struct vk_dispatch {
     VkPipeline pipe;
-    const char *kernel;
+    const char *kernel; /* as profiles name it */
     vk_push push;
     uint32_t grid[3];
     int32_t indirect; /* index of the plan's indirect sizes, or -1 */
-    int32_t op, mat;  /* mat: which matrix of a linear op, or -1 */
+    int32_t op, mat;  /* mat: the first matrix of a linear op, or -1 */
+    int32_t n_mats;
     int cut;          /* 1 + the dimension of the grid along which it may be dispatched in parts (its kernel
                          must not use gl_NumWorkGroups of it), 0: none */
     vk_cost cost;
@@ -269,7 +278,9 @@ typedef struct vk_dispatch {
 
 /* Sizes of an attention's split grid, filled by each step. */
 typedef struct vk_indirect {
-    uint32_t y, seg;
+    uint32_t y;
+    uint32_t seg;           /* tokens of a segment; 0: attn_one's rule */
+    const ob_attn_params *a; /* attn_one's */
 } vk_indirect;
 
 enum { VK_MAX_INDIRECT = 8 };
@@ -295,6 +306,17 @@ typedef struct vk_segment {
     VkCommandBuffer cmd;
     vk_cost cost;
 } vk_segment;
+/* Activations as products read them. */
+typedef enum vk_form { VK_FORM_F32, VK_FORM_Q8, VK_FORM_F16 } vk_form;
+
+/* A value in another form than f32, as the next product reads it. Two places take turns, so that an op can
+ * read one and write the other. */
+typedef struct vk_formed {
+    ob_val of; /* OB_NONE: nothing */
+    vk_form form;
+    bool raw;  /* its norm's factors are still to be multiplied to the product (matvec.comp, NORM_IN) */
+    float eps; /* of that norm */
+} vk_formed;
 
 struct ob_dev_plan {
     vk_dev *dev;
@@ -307,13 +329,13 @@ struct ob_dev_plan {
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
     unsigned fast;          /* kernels this plan may use */
     vk_mem work;            /* values, scratch */
-    uint64_t form_off;      /* after the values: activations in the form the next product reads */
+    uint64_t form_off[2];   /* after the values: activations in the form the next product reads */
     uint64_t part_off;      /* after that: partial sums of products and attention */
     uint64_t count_off;     /* after that: counters of workgroups that have finished, 0 between steps */
     uint64_t moe_off;       /* after that: tables and hidden layers of a mixture */
     ob_val sorted_of;       /* the ids whose pairs are sorted there, or OB_NONE, while the list is made */
-    ob_val form_of;         /* the value whose other form is there, or OB_NONE, while the list is made */
-    int form;               /* vk_form */
+    vk_formed forms[2];     /* what is there, while the list is made */
+    int form_last;          /* the newer of the two */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
@@ -337,9 +359,6 @@ struct ob_dev_plan {
     double n_kv;
 };
 
-/* Activations as products read them. */
-typedef enum vk_form { VK_FORM_F32, VK_FORM_Q8, VK_FORM_F16 } vk_form;
-
 /* The next dispatch of the list, zeroed; NULL when there is no memory. */
 vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op);
 void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n);
@@ -356,6 +375,9 @@ ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings
 void vk_plan_free(ob_dev *d, ob_dev_plan *p);
 bool vk_supports(const ob_dev *d, const ob_program *p, int32_t op, char *why, size_t cap);
 
+/* The norm at i + 1 of the rows that op i (ROWS_OUT) chooses, in one, if the device can. */
+ob_status vk_norm_gather_add(ob_dev_plan *p, int32_t i, bool *added, ob_err *err);
+
 /* Put an address into words i and i + 1. */
 void vk_push_addr(vk_push *p, int i, VkDeviceAddress a);
 
@@ -364,8 +386,18 @@ const char *vk_type_name(ob_type t); /* as in kernel names; "?" for a type witho
 ob_status vk_linear_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at form_off */
 uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
+/* Input 0 of op i in this form, by a pass of its own unless it is there. */
+ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
+int32_t vk_linear_rows(const ob_dev_plan *p, const ob_op *op);
+/* A dispatch for matrix m with what all products push; see the shaders' Push. The activations' range is not
+ * named yet. NULL when there is no memory. */
+vk_dispatch *vk_linear_product(ob_dev_plan *p, int32_t op, int m, const vk_pipe *pipe);
+/* Every product of the op reads this form, and only it. */
+bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form);
 /* The form in which the next reader of value v after op i wants it. */
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
+/* Whether that reader, op i + 1, is the only one, so that v is not needed in f32. */
+bool vk_only_form(const ob_dev_plan *p, ob_val v, int32_t i, vk_form form);
 /* Let producer `s` write value v in this form too: two addresses, from `at` in its push constants. */
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at);
 /* vk_parts.c: act, affine, gate, split, join */
@@ -374,15 +406,35 @@ ob_status vk_parts_add(ob_dev_plan *p, int32_t op, ob_err *err);
 bool vk_state_supports(const vk_dev *d, const ob_program *p, const ob_op *op, char *why, size_t cap);
 ob_status vk_state_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_state_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
-/* Input 0 of op i in this form at form_off, by a pass of its own unless it is there. */
-ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
-VkDeviceAddress vk_form_scales(const ob_dev_plan *p, ob_val v); /* of VK_FORM_Q8 */
 /* vk_csa.c: hyper-connections, compressed sparse attention */
 bool vk_csa_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap);
 ob_status vk_csa_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_csa_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 ob_status vk_hc_mix_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_hc_post_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* Where v lies in this form, or NULL; its address and that of its scales. */
+const vk_formed *vk_find_form(const ob_dev_plan *p, ob_val v, vk_form form, VkDeviceAddress *at,
+                              VkDeviceAddress *scales);
+void vk_forget_form(ob_dev_plan *p, ob_val v); /* v was written anew */
+
+/* vk_matvec.c */
+enum { VK_MATVEC_ROWS = 8 };
+ob_status vk_matvec_add(ob_dev_plan *p, int32_t op, int m, ob_err *err);
+/* Op i of two matrices and the GLU after it. */
+ob_status vk_matvec_add_glu(ob_dev_plan *p, int32_t i, ob_err *err);
+/* Op i with residual, and the norm's weights for op `norm`, whose readers get it raw. */
+ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err);
+bool vk_matvec_int8(const ob_dev_plan *p, const ob_op *op, int m);
+
+/* vk_fuse.c: where op i begins ops that one dispatch can do, adds it and sets how many ops that were; else 0. */
+ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
+/* The next op after `from` that reads v as it is then; OB_NONE when none does, or v is written before. */
+int32_t vk_next_reader(const ob_dev_plan *p, ob_val v, int32_t from);
+/* Different values that share memory, because one is dead when the other is written op by op. */
+bool vk_collide(const ob_dev_plan *p, ob_val a, ob_val b);
+/* Op i reads v, and what it reads nobody reads after it. */
+bool vk_last_reader(const ob_dev_plan *p, ob_val v, int32_t i);
+
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
@@ -391,13 +443,34 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
  * factors may be NULL. */
 ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_dev_weight *factors,
                             const vk_rope_table **out, ob_err *err);
-/* Where op i begins what stands between a layer's products and the end of its attention ([norms,] ropes,
- * attention), and one kernel can do all before the attention: adds these *n_ops ops. Else *n_ops is 0. */
-ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
+ob_status vk_rope_table_of(ob_dev_plan *p, const ob_op *rope, const vk_rope_table **out, ob_err *err);
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
 uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);
+/* The indirect grid of op i's attention with y workgroups across heads; seg as in vk_indirect. */
+ob_status vk_attn_grid(ob_dev_plan *p, int32_t i, uint32_t y, uint32_t seg, int32_t *out, ob_err *err);
+
+/* What stands between a layer's products and the end of its attention: ops [first, attn): [norm q, norm k,]
+ * rope q, rope k, attention. */
+typedef struct vk_heads {
+    const ob_op *norm[2], *rope[2], *attn;
+    ob_val in[2]; /* queries and keys as they come from their products */
+    int32_t n_ops;
+} vk_heads;
+/* Where op i begins such, and one kernel can do all before the attention: adds these *n_ops ops. Else *n_ops is 0. */
+ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
+
+/* vk_attn_one.c: attention of few tokens by subgroups */
+bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op);
+/* Op i; h: with all before it, or NULL. */
+ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *err);
+uint64_t vk_attn_one_scratch(const ob_dev_plan *p, const ob_op *op);
+uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op);
+/* Numbers found on the one card at hand, or those of OB_VK_ATTN=HB,AHEAD,SEG_MIN,MAX_SEG,SUBGROUPS. */
+vk_attn_tuning vk_attn_tuning_get(void);
+/* Segments of what a token at place `at` of a sequence of n sees. */
+uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at, uint32_t n);
 
 /* vk_time.c */
 ob_status vk_time_init(vk_dev *d, ob_err *err);

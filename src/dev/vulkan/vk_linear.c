@@ -1,9 +1,8 @@
 /* Matrix products: which kernel for how many rows.
  *
- *   up to MATVEC_ROWS rows   matvec, a weight is read once for all of them; with int8 activations
- *                            where the device has the dot product
- *   more                     gemm_cm with cooperative matrices in f16, else gemm in f32
- *   odd widths               linear_any
+ *   up to VK_MATVEC_ROWS rows   matvec, see vk_matvec.c
+ *   more                        gemm_cm with cooperative matrices in f16, else gemm in f32
+ *   odd widths                  linear_any
  */
 #include "dev/vulkan/vk_int.h"
 
@@ -13,8 +12,7 @@
 #include "base/math.h"
 
 enum {
-    MATVEC_ROWS = 8,
-    MATVEC_WG = 128,
+    SUM_WG = 128,
     QUANT_WG = 64,
     PART_BYTES = 256 << 20, /* K is not split further than this much of partial sums */
 };
@@ -61,12 +59,7 @@ const char *vk_type_name(ob_type t)
     }
 }
 
-static bool is_float(ob_type t)
-{
-    return t == OB_F32 || t == OB_F16 || t == OB_BF16;
-}
-
-static int32_t rows_of(const ob_dev_plan *p, const ob_op *op)
+int32_t vk_linear_rows(const ob_dev_plan *p, const ob_op *op)
 {
     return vk_max_rows(p, p->prog.vals[op->in[0]].rows);
 }
@@ -76,17 +69,10 @@ static bool odd_width(const ob_dev_plan *p, const ob_op *op)
     return p->prog.vals[op->in[0]].cols % 32 != 0;
 }
 
-static bool uses_int8(const ob_dev_plan *p, const ob_op *op, int m)
-{
-    const ob_type t = p->weights[op->w[m]]->type;
-    return rows_of(p, op) <= MATVEC_ROWS && !is_float(t) && (p->fast & VK_FAST_INT8) &&
-           (p->dev->tested[t] & VK_FAST_INT8) && !odd_width(p, op);
-}
-
 static bool uses_coopmat(const ob_dev_plan *p, const ob_op *op, int m)
 {
     const ob_type t = p->weights[op->w[m]]->type;
-    return rows_of(p, op) > MATVEC_ROWS && (p->fast & VK_FAST_COOPMAT) &&
+    return vk_linear_rows(p, op) > VK_MATVEC_ROWS && (p->fast & VK_FAST_COOPMAT) &&
            (p->dev->tested[t] & VK_FAST_COOPMAT) && !odd_width(p, op);
 }
 
@@ -98,7 +84,7 @@ static uint64_t shared_bytes(const tile *t)
 
 static tile tile_of(const ob_dev_plan *p, const ob_op *op)
 {
-    const uint32_t rows = (uint32_t)rows_of(p, op);
+    const uint32_t rows = (uint32_t)vk_linear_rows(p, op);
     size_t i = rows <= 16 ? 3 : rows <= 32 ? 2 : rows <= 64 ? 1 : 0;
     while (i + 1 < OB_COUNT(k_tiles) && shared_bytes(&k_tiles[i]) > p->dev->phys->max_shared_bytes)
         i++;
@@ -108,7 +94,7 @@ static tile tile_of(const ob_dev_plan *p, const ob_op *op)
 /* Parts K is split into so that a small product still occupies the device. */
 static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, int m, const tile *t)
 {
-    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t->bm),
+    const uint64_t rows = (uint64_t)ob_div_up(vk_linear_rows(p, op), t->bm),
                    n = (uint64_t)p->prog.vals[op->out[m]].cols;
     const uint64_t groups = rows * (uint64_t)ob_div_up((int64_t)n, t->bn);
     const uint64_t tiles = (uint64_t)ob_div_up(p->prog.vals[op->in[0]].cols, t->bk);
@@ -121,8 +107,8 @@ static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, int m, const til
 
 uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op)
 {
-    const uint64_t rows = (uint64_t)rows_of(p, op), k = (uint64_t)p->prog.vals[op->in[0]].cols;
-    if (rows <= MATVEC_ROWS) return ob_align_up(rows * k, 256) + ob_align_up(rows * k / 4, 256);
+    const uint64_t rows = (uint64_t)vk_linear_rows(p, op), k = (uint64_t)p->prog.vals[op->in[0]].cols;
+    if (rows <= VK_MATVEC_ROWS) return ob_align_up(rows * k, 256) + ob_align_up(rows * k / 32 * 12, 256);
     const tile t = tile_of(p, op);
     return p->fast & VK_FAST_COOPMAT ? ob_align_up((rows + t.bm) * k * 2, 256) : 0;
 }
@@ -132,7 +118,7 @@ static uint64_t part_bytes(const ob_dev_plan *p, const ob_op *op, int m)
     if (!uses_coopmat(p, op, m)) return 0;
     const tile t = tile_of(p, op);
     const uint32_t split = split_of(p, op, m, &t);
-    const uint64_t rows = (uint64_t)ob_div_up(rows_of(p, op), t.bm) * t.bm;
+    const uint64_t rows = (uint64_t)ob_div_up(vk_linear_rows(p, op), t.bm) * t.bm;
     return split > 1 ? ob_align_up(rows * (uint64_t)p->prog.vals[op->out[m]].cols * 4 * split, 256)
                      : 0;
 }
@@ -147,10 +133,18 @@ uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op)
 static vk_form form_of(const ob_dev_plan *p, const ob_op *op)
 {
     for (int m = 0; m < op->p.linear.n_mat; m++) {
-        if (uses_int8(p, op, m)) return VK_FORM_Q8;
+        if (vk_matvec_int8(p, op, m)) return VK_FORM_Q8;
         if (uses_coopmat(p, op, m)) return VK_FORM_F16;
     }
     return VK_FORM_F32;
+}
+
+bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form)
+{
+    if (op->kind != OB_OP_LINEAR) return false;
+    for (int m = 0; m < op->p.linear.n_mat; m++)
+        if (form != (vk_matvec_int8(p, op, m) ? VK_FORM_Q8 : uses_coopmat(p, op, m) ? VK_FORM_F16 : VK_FORM_F32)) return false;
+    return true;
 }
 
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
@@ -169,21 +163,50 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
     return VK_FORM_F32;
 }
 
-/* Place of the scales behind the int8 values. */
-VkDeviceAddress vk_form_scales(const ob_dev_plan *p, ob_val v)
+bool vk_only_form(const ob_dev_plan *p, ob_val v, int32_t i, vk_form form)
 {
-    return p->work.addr + p->form_off + ob_align_up(vk_value_bytes(p, v) / 4, 256);
+    const ob_op *r = &p->prog.ops[i + 1];
+    return i + 1 < p->prog.n_ops && form != VK_FORM_F32 && vk_linear_all(p, r, form) && r->in[0] == v &&
+           r->in[1] != v && vk_last_reader(p, v, i + 1);
+}
+
+/* --- values in other forms ---------------------------------------------------------------------- */
+
+/* Int8: bytes, then scales, then sums of squares where a norm is still to come; f16: half of the f32 bytes. */
+static VkDeviceAddress form_at(const ob_dev_plan *p, int slot)
+{
+    return p->work.addr + p->form_off[slot];
+}
+static VkDeviceAddress scales_at(const ob_dev_plan *p, int slot, ob_val v)
+{
+    return form_at(p, slot) + ob_align_up(vk_value_bytes(p, v) / 4, 256);
 }
 
 void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void *at)
 {
-    const VkDeviceAddress to = p->work.addr + p->form_off;
-    const VkDeviceAddress both[2] = {to, vk_form_scales(p, v)};
+    const int slot = p->form_last = 1 - p->form_last;
+    const VkDeviceAddress both[2] = {form_at(p, slot), scales_at(p, slot, v)};
     memcpy(at, both, sizeof both);
-    /* int8 and scales take 3/8 of the f32 bytes and a gap, f16 half. */
-    vk_writes(s, to, vk_value_bytes(p, v) / 2 + 512);
-    p->form_of = v;
-    p->form = form;
+    vk_writes(s, both[0], vk_value_bytes(p, v) / 2 + 512);
+    vk_forget_form(p, v);
+    p->forms[slot] = (vk_formed){.of = v, .form = form};
+}
+
+const vk_formed *vk_find_form(const ob_dev_plan *p, ob_val v, vk_form form, VkDeviceAddress *at, VkDeviceAddress *scales)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->forms[i].of != v || p->forms[i].form != form) continue;
+        *at = form_at(p, i);
+        *scales = scales_at(p, i, v);
+        return &p->forms[i];
+    }
+    return NULL;
+}
+
+void vk_forget_form(ob_dev_plan *p, ob_val v)
+{
+    for (int i = 0; i < 2; i++)
+        if (p->forms[i].of == v) p->forms[i].of = OB_NONE;
 }
 
 static ob_status no_memory(ob_err *err)
@@ -207,12 +230,11 @@ static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
     s->push.u[0] = x->rows;
     s->push.u[1] = (uint32_t)x->cols;
     s->grid[0] = (uint32_t)ob_div_up(x->cols / (form == VK_FORM_Q8 ? 32 : 8), QUANT_WG);
-    s->grid[1] = (uint32_t)rows_of(p, op);
+    s->grid[1] = (uint32_t)vk_linear_rows(p, op);
     return OB_OK;
 }
 
-/* What all products push; see the shaders' Push. */
-static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe *pipe)
+vk_dispatch *vk_linear_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe *pipe)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_dev_weight *w = p->weights[op->w[m]];
@@ -220,7 +242,7 @@ static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe 
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return NULL;
     s->mat = m;
-    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    s->n_mats = 1;
     if (op->in[1] != OB_NONE) vk_reads(s, vk_value(p, op->in[1]), vk_value_bytes(p, op->in[1]));
     vk_writes(s, vk_value(p, op->out[m]), vk_value_bytes(p, op->out[m]));
     s->push.a[1] = vk_value(p, op->in[0]);
@@ -239,47 +261,13 @@ static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe 
     return s;
 }
 
-/* Threads that share a row: more where a row is long, and for types whose units are large. Must not
- * depend on the number of rows of x, or decode alone and in a batch would differ. */
-static uint32_t threads_of(ob_type t, int64_t nu, uint32_t subgroup)
-{
-    uint32_t n = is_float(t) || t == OB_Q8_0                    ? 128
-                 : t == OB_Q4_K || t == OB_Q5_K || t == OB_Q6_K ? 32
-                                                                : 64;
-    if (nu >= 256) n = OB_MAX(n, 64u);
-    while (n > 32 && n > nu) n /= 2;
-    return OB_MAX(n, subgroup);
-}
-
-static ob_status add_matvec(ob_dev_plan *p, int32_t i, int m, ob_err *err)
+/* The same, of f32 activations. */
+static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe *pipe)
 {
     const ob_op *op = &p->prog.ops[i];
-    const ob_dev_weight *w = p->weights[op->w[m]];
-    const vk_dev *d = p->dev;
-    const bool int8 = uses_int8(p, op, m), sub = (p->fast & VK_FAST_SUBGROUP) != 0;
-    const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
-    const uint32_t t = threads_of(w->type, w->nu, sub ? d->sg : 1),
-                   wg = OB_MAX((uint32_t)MATVEC_WG, t);
-    char name[48];
-    snprintf(name, sizeof name, "matvec%s_%s_%s", sub ? "" : "_plain", int8 ? "i8" : "f32",
-             vk_type_name(w->type));
-    const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 6,
-                         (uint32_t[]){wg, t, (uint32_t)rows_of(p, op), op->w[4 + m] != OB_NONE,
-                                      op->in[1] != OB_NONE, d->sg},
-                         &pipe, err));
-    vk_dispatch *s = add_product(p, i, m, pipe);
-    if (!s) return no_memory(err);
-    if (int8) {
-        const uint64_t at = p->work.addr + p->form_off;
-        vk_reads(s, at, vk_linear_form(p, op));
-        s->push.a[1] = at;
-        vk_push_addr(&s->push, 8, vk_form_scales(p, op->in[0]));
-    }
-    const uint32_t groups = (uint32_t)ob_div_up(n, wg / t);
-    s->grid[0] = OB_MIN(groups, 32768u);
-    s->grid[1] = (uint32_t)ob_div_up(groups, s->grid[0]);
-    return OB_OK;
+    vk_dispatch *s = vk_linear_product(p, i, m, pipe);
+    if (s) vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    return s;
 }
 
 static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
@@ -297,7 +285,7 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, bn);
-    s->grid[1] = (uint32_t)ob_div_up(rows_of(p, op), bm);
+    s->grid[1] = (uint32_t)ob_div_up(vk_linear_rows(p, op), bm);
     s->cut = 1;
     return OB_OK;
 }
@@ -310,7 +298,7 @@ static ob_status add_sum(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part,
     const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
     const bool bias = op->w[4 + m] != OB_NONE, res = op->in[1] != OB_NONE;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "gemm_sum", 4, (uint32_t[]){MATVEC_WG, split, bias, res}, &pipe,
+    OB_TRY(vk_kernel_get(p->dev, "gemm_sum", 4, (uint32_t[]){SUM_WG, split, bias, res}, &pipe,
                          err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -325,8 +313,8 @@ static ob_status add_sum(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress part,
     s->push.u[1] = n;
     s->push.u[2] = part_rows;
     s->push.u[3] = ob_f32_bits(op->p.linear.scale);
-    s->grid[0] = (uint32_t)ob_div_up(n, MATVEC_WG);
-    s->grid[1] = (uint32_t)rows_of(p, op);
+    s->grid[0] = (uint32_t)ob_div_up(n, SUM_WG);
+    s->grid[1] = (uint32_t)vk_linear_rows(p, op);
     return OB_OK;
 }
 
@@ -336,7 +324,7 @@ static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress p
     const ob_op *op = &p->prog.ops[i];
     const tile t = tile_of(p, op);
     const uint32_t split = split_of(p, op, m, &t), wg = t.bm / t.wm * (t.bn / t.wn) * p->dev->sg;
-    const uint32_t m_tiles = (uint32_t)ob_div_up(rows_of(p, op), t.bm);
+    const uint32_t m_tiles = (uint32_t)ob_div_up(vk_linear_rows(p, op), t.bm);
     char name[32];
     snprintf(name, sizeof name, "gemm_cm_%s", vk_type_name(p->weights[op->w[m]]->type));
     const vk_pipe *pipe;
@@ -344,10 +332,12 @@ static ob_status add_coopmat(ob_dev_plan *p, int32_t i, int m, VkDeviceAddress p
                          (uint32_t[]){wg, t.bm, t.bn, t.bk, t.wm, t.wn, split,
                                       op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE},
                          &pipe, err));
-    vk_dispatch *s = add_product(p, i, m, pipe);
+    vk_dispatch *s = vk_linear_product(p, i, m, pipe);
     if (!s) return no_memory(err);
-    vk_reads(s, p->work.addr + p->form_off, vk_linear_form(p, op));
-    s->push.a[1] = p->work.addr + p->form_off;
+    VkDeviceAddress x = 0, unused;
+    vk_find_form(p, op->in[0], VK_FORM_F16, &x, &unused);
+    vk_reads(s, x, vk_linear_form(p, op));
+    s->push.a[1] = x;
     s->push.u[5] = m_tiles;
     s->grid[0] = m_tiles;
     s->grid[1] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, t.bn);
@@ -370,26 +360,26 @@ static ob_status add_any(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     vk_dispatch *s = add_product(p, i, m, pipe);
     if (!s) return no_memory(err);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, QUANT_WG);
-    s->grid[1] = (uint32_t)rows_of(p, op);
+    s->grid[1] = (uint32_t)vk_linear_rows(p, op);
     return OB_OK;
 }
 
 ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
 {
-    return p->form_of == p->prog.ops[i].in[0] && p->form == (int)form ? OB_OK : add_form(p, i, form, err);
+    VkDeviceAddress at, scales;
+    return form == VK_FORM_F32 || vk_find_form(p, p->prog.ops[i].in[0], form, &at, &scales) ? OB_OK : add_form(p, i, form, err);
 }
 
 ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    const vk_form form = form_of(p, op);
-    if (form != VK_FORM_F32) OB_TRY(vk_form_add(p, i, form, err));
+    OB_TRY(vk_form_add(p, i, form_of(p, op), err));
     VkDeviceAddress part = p->work.addr + p->part_off;
     for (int m = 0; m < op->p.linear.n_mat; m++) {
         if (odd_width(p, op))
             OB_TRY(add_any(p, i, m, err));
-        else if (rows_of(p, op) <= MATVEC_ROWS)
-            OB_TRY(add_matvec(p, i, m, err));
+        else if (vk_linear_rows(p, op) <= VK_MATVEC_ROWS)
+            OB_TRY(vk_matvec_add(p, i, m, err));
         else if (uses_coopmat(p, op, m))
             OB_TRY(add_coopmat(p, i, m, part, err));
         else

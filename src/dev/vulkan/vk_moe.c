@@ -232,8 +232,9 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    const VkDeviceAddress form = p->work.addr + p->form_off, base = scratch(p);
-    const bool q8 = uses_int8(p, w);
+    const VkDeviceAddress base = scratch(p);
+    VkDeviceAddress form = 0, scales = 0;
+    const bool q8 = uses_int8(p, w) && vk_find_form(p, m->op->in[0], VK_FORM_Q8, &form, &scales);
     if (q8) vk_reads(s, form, vk_value_bytes(p, m->op->in[0]) / 2 + 512);
     else read_value(p, s, m->op->in[0]);
     vk_reads(s, base, m->hid);
@@ -248,7 +249,7 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
     s->push.a[5] = m->gate->h;
     s->push.a[6] = m->up->w;
     s->push.a[7] = m->up->s;
-    const VkDeviceAddress more[] = {m->up->h, m->gate->z, m->up->z, vk_form_scales(p, m->op->in[0]), base + m->hid_scales,
+    const VkDeviceAddress more[] = {m->up->h, m->gate->z, m->up->z, scales, base + m->hid_scales,
                                     m->direct ? vk_value(p, m->op->in[1]) : base, base + m->row_of, base + m->tmp};
     for (int k = 0; k < 8; k++) vk_push_addr(&s->push, 2 * k, more[k]);
     s->grid[0] = (uint32_t)ob_div_up(m->ff, BLOCK);

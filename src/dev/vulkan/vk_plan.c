@@ -200,27 +200,41 @@ static uint32_t row_threads(const ob_dev_plan *p, uint32_t cols)
     return cols % 4 == 0 && wg <= most && cols <= wg * 4 * NORM_FOURS && (p->fast & VK_FAST_SUBGROUP) ? wg : 0;
 }
 
-/* RMS norm of whole rows. */
-static ob_status add_norm_rows(ob_dev_plan *p, int32_t i, uint32_t wg, ob_err *err)
+/* RMS norm of whole rows, of op `gather`'s choice of them where that is an op. */
+static ob_status add_norm_rows(ob_dev_plan *p, int32_t i, int32_t gather, uint32_t wg, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
+    const ob_val in = gather == OB_NONE ? op->in[0] : p->prog.ops[gather].in[0];
     const ob_value *x = &p->prog.vals[op->in[0]];
     const vk_form form = x->cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "norm_rows", 11,
-                         (uint32_t[]){wg, (uint32_t)ob_div_up(x->cols, 4 * wg), op->w[0] != OB_NONE, p->dev->sg, 0, 0, 0, 0, 0, 0,
-                                      form},
+                         (uint32_t[]){wg, (uint32_t)ob_div_up(x->cols, 4 * wg), op->w[0] != OB_NONE, p->dev->sg,
+                                      gather != OB_NONE, !vk_only_form(p, op->out[0], i, form), 0, 0, 0, 0, form},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    rows_of(p, op, s, 1, 2);
+    vk_reads(s, vk_value(p, in), vk_value_bytes(p, in));
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = vk_value(p, in);
+    s->push.a[2] = vk_value(p, op->out[0]);
     if (op->w[0] != OB_NONE) s->push.a[3] = p->weights[op->w[0]]->w;
     if (form != VK_FORM_F32) vk_write_form(p, s, op->out[0], form, &s->push.a[4]);
+    s->push.a[6] = p->params.addr + p->out_off;
     s->push.u[0] = x->rows;
     s->push.u[1] = (uint32_t)x->cols;
     s->push.u[2] = bits(op->p.norm.eps);
     s->grid[0] = (uint32_t)vk_max_rows(p, x->rows);
     return OB_OK;
+}
+
+ob_status vk_norm_gather_add(ob_dev_plan *p, int32_t i, bool *added, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i + 1];
+    const uint32_t cols = (uint32_t)p->prog.vals[op->in[0]].cols;
+    const uint32_t wg = op->p.norm.group == 0 || op->p.norm.group == (int32_t)cols ? row_threads(p, cols) : 0;
+    *added = wg > 0;
+    return wg ? add_norm_rows(p, i + 1, i, wg, err) : OB_OK;
 }
 
 static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -229,7 +243,7 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_value *x = &p->prog.vals[op->in[0]];
     const uint32_t cols = (uint32_t)x->cols, group = op->p.norm.group ? (uint32_t)op->p.norm.group : cols;
     const uint32_t row_wg = op->kind == OB_OP_RMS_NORM && cols == group ? row_threads(p, cols) : 0;
-    if (row_wg) return add_norm_rows(p, i, row_wg, err);
+    if (row_wg) return add_norm_rows(p, i, OB_NONE, row_wg, err);
     uint32_t wg = 32;
     while (wg < 512 && wg * 4 < group) wg *= 2;
     const vk_form form =
@@ -413,19 +427,19 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
 
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
-    p->form_of = p->sorted_of = OB_NONE;
+    p->forms[0].of = p->forms[1].of = p->sorted_of = OB_NONE;
     OB_TRY(add_inputs(p, err));
-    for (int32_t i = 0; i < p->prog.n_ops; i++) {
+    for (int32_t i = 0, n_ops; i < p->prog.n_ops; i += n_ops) {
         const ob_op *op = &p->prog.ops[i];
+        n_ops = 1;
         if (vk_max_rows(p, p->prog.vals[op->out[0]].rows) == 0)
             continue; /* a bucket without outputs */
-        /* What this op overwrites has no other form any more. */
         for (int k = 0; k < OB_OP_MAX_OUT; k++)
-            if (op->out[k] != OB_NONE && op->out[k] == p->form_of) p->form_of = OB_NONE;
-        int32_t n_ops;
-        OB_TRY(vk_heads_add(p, i, &n_ops, err));
-        if (n_ops) i += n_ops - 1;
-        else OB_TRY(add_op(p, i, err));
+            if (op->out[k] != OB_NONE) vk_forget_form(p, op->out[k]);
+        OB_TRY(vk_fuse(p, i, &n_ops, err));
+        if (n_ops) continue;
+        n_ops = 1;
+        OB_TRY(add_op(p, i, err));
     }
     return add_results(p, err);
 }
@@ -537,8 +551,10 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             part = OB_MAX(part, vk_state_scratch(p, op));
         }
     }
-    p->form_off = ob_align_up(p->prog.workspace_bytes, 256);
-    p->part_off = ob_align_up(p->form_off + form + 512, 256);
+    form = ob_align_up(form + 512, 256);
+    p->form_off[0] = ob_align_up(p->prog.workspace_bytes, 256);
+    p->form_off[1] = p->form_off[0] + form;
+    p->part_off = p->form_off[1] + form;
     p->count_off = ob_align_up(p->part_off + part, 256);
     p->moe_off = ob_align_up(p->count_off + count, 256);
     OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->moe_off + moe, &p->work, err));

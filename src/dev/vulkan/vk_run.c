@@ -7,6 +7,20 @@
 #include "base/math.h"
 #include "dev/step_check.h"
 
+/* The most segments that attn_one cuts a token's cache into. */
+static uint32_t most_segments(const vk_attn_tuning *t, const ob_attn_params *a, const ob_step *step)
+{
+    uint32_t most = 1;
+    for (int32_t q = 0; q < step->n_seq; q++) {
+        const int32_t past = step->seq_past[q], n = step->seq_first[q + 1] - step->seq_first[q];
+        for (int32_t k = 0; k < n; k++) {
+            const uint32_t s = vk_attn_one_segments(t, a, (uint32_t)(past + k), (uint32_t)(past + n));
+            most = OB_MAX(most, s);
+        }
+    }
+    return most;
+}
+
 /* Nothing here allocates. The memory is written front to back, because it may be write-combined. */
 static void write_params(ob_dev_plan *p, const ob_step *step)
 {
@@ -20,9 +34,11 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
         most = OB_MAX(most, step->seq_past[q] + n);
         seen += n * (step->seq_past[q] + 0.5 * (n + 1));
     }
-    for (int32_t i = 0; i < p->n_indirect; i++)
-        h.split[i] = (VkDispatchIndirectCommand){(uint32_t)step->n_tok, p->indirect[i].y,
-                                                 (uint32_t)ob_div_up(most, p->indirect[i].seg)};
+    for (int32_t i = 0; i < p->n_indirect; i++) {
+        const vk_indirect *g = &p->indirect[i];
+        h.split[i] = (VkDispatchIndirectCommand){(uint32_t)step->n_tok, g->y,
+                                                 g->seg ? (uint32_t)ob_div_up(most, g->seg) : most_segments(&p->dev->attn, g->a, step)};
+    }
     memcpy(m, &h, sizeof h);
     memcpy(m + p->tok_off, step->tok, (size_t)step->n_tok * 4);
     memcpy(m + p->pos_off, step->pos, (size_t)step->n_tok * 4);
@@ -65,7 +81,7 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
 static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double ms)
 {
     int i = 0;
-    while (i < d->n_prof && d->prof[i].name != s->kernel) i++;
+    while (i < d->n_prof && strcmp(d->prof[i].name, s->kernel) != 0) i++;
     if (i == VK_MAX_PROFILE) return;
     if (i == d->n_prof) d->prof[d->n_prof++] = (vk_profile){.name = s->kernel};
     vk_profile *f = &d->prof[i];
@@ -74,11 +90,13 @@ static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double m
     if (s->op < 0) return;
     const ob_op *op = &p->prog.ops[s->op];
     if (op->kind == OB_OP_LINEAR && s->mat >= 0) {
-        const ob_dev_weight *w = p->weights[op->w[s->mat]];
         const int32_t rows = ob_value_rows(&p->prog, op->in[0], p->n_tok, p->n_out, p->n_seq);
-        f->flops += 2.0 * rows * (double)w->desc.ne[0] * (double)w->desc.ne[1];
-        f->bytes += (double)w->read_bytes + 4.0 * rows * (double)(w->desc.ne[0] + w->desc.ne[1]);
-    } else if (op->kind != OB_OP_ATTENTION || strcmp(s->kernel, "attn") == 0) {
+        for (int m = s->mat; m < s->mat + s->n_mats; m++) {
+            const ob_dev_weight *w = p->weights[op->w[m]];
+            f->flops += 2.0 * rows * (double)w->desc.ne[0] * (double)w->desc.ne[1];
+            f->bytes += (double)w->read_bytes + 4.0 * rows * (double)(w->desc.ne[0] + w->desc.ne[1]);
+        }
+    } else if (op->kind != OB_OP_ATTENTION || strncmp(s->kernel, "attn", 4) == 0) {
         const ob_cost c =
             ob_op_cost(&p->prog, s->op, p->n_tok, p->n_out, p->n_kv, p->k_type, p->v_type);
         if (op->kind != OB_OP_LINEAR) f->flops += c.flops;

@@ -224,6 +224,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     d->exact = opt->exact;
     d->profile = opt->profile;
     d->sg = choose_subgroup(p);
+    d->attn = vk_attn_tuning_get();
     const VkResult r = create_device(d);
     if (r != VK_SUCCESS) {
         s = vk_error(d, r, "opening the device", err);
@@ -235,7 +236,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     OB_GOTO(make_queue(d, err));
     OB_GOTO(vk_stage_init(d, err));
     OB_GOTO(vk_kernels_init(d, err));
-    if (p->subgroup_add && p->full_subgroups && p->subgroup_max && d->sg >= 4 && d->sg <= 64)
+    if (p->subgroup_add && p->subgroup_shuffle && p->full_subgroups && p->subgroup_max && d->sg >= 8 && d->sg <= 64)
         d->fast |= VK_FAST_SUBGROUP;
     if (!d->exact && p->int_dot) d->fast |= VK_FAST_INT8;
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32)

@@ -1,15 +1,26 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-/* y = W x for few rows of x (NC at most): T threads a row of W, each a unit of 32 weights at a time,
- * read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
- * sum does not depend on NC. */
+/* y = W x for few rows of x (NC at most): T threads take R rows of W, each thread a unit of 32 weights at a
+ * time, read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
+ * sum depends on T alone.
+ *
+ * With int8 activations a product does what stands around it in a layer (vk_fuse.c):
+ *   NORM_IN    x is not normed yet: its f32 rows' sums of squares lie behind its scales, and because a norm's
+ *              factor is common to a row it is multiplied to the result
+ *   NORM_OUT   beside y it writes y times the next norm's weights as int8, with the sums of squares of y
+ *   -DGLU=1    a second matrix of the same shape; writes act(W x) * (W2 x) as int8 only
+ * The last two need whole blocks of 32 rows in a workgroup. */
 #include "common.glsl"
 #include "weight.glsl"
 #if SUBGROUP
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #endif
 #if ACT == 1
 #extension GL_EXT_integer_dot_product : require
+#endif
+#if GLU
+#include "act.glsl"
 #endif
 
 layout(constant_id = 1) const uint T = 32;
@@ -17,6 +28,12 @@ layout(constant_id = 2) const uint NC = 1;
 layout(constant_id = 3) const bool HAS_BIAS = false;
 layout(constant_id = 4) const bool HAS_RES = false;
 layout(constant_id = 5) const uint SG = 32; /* subgroup size */
+layout(constant_id = 6) const uint R = 1;
+layout(constant_id = 7) const uint UN = 1; /* units loaded before their values are used */
+layout(constant_id = 8) const uint NU = 1; /* units of a row */
+layout(constant_id = 9) const bool NORM_IN = false;
+layout(constant_id = 10) const bool NORM_OUT = false;
+layout(constant_id = 11) const uint ACT_FN = 0;
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -28,17 +45,48 @@ layout(push_constant, scalar) uniform Push {
     F1 y;
     U4 w;
     U1 s, h;
+#if GLU
+    U4 w2;
+    U1 s2;
+#else
     F1 bias, res;
+#endif
     uint rows, k, n, nu;
-    float scale;
-    uint pad;
+    float scale; /* GLU: the clamp */
+    float eps;   /* NORM_IN */
     U1 z;
 #if ACT == 1
     U2 xd;
+#if GLU
+    U1 h2, z2;
+#else
+    F4 norm; /* NORM_OUT */
+    U1 yq;
+#endif
+    U2 yd;
 #endif
 };
 
-shared float part[WG * NC];
+#if GLU
+const uint M = 2;
+#else
+const uint M = 1;
+#endif
+const uint RW = WG / T * R;   /* rows of a workgroup */
+const uint NA = M * R * NC;   /* sums of a thread */
+#if SUBGROUP
+const uint PER = T / SG;      /* parts of a sum */
+shared float part[WG / SG * NA];
+#else
+const uint PER = 1;
+shared float part[WG * NA];
+#endif
+#if ACT == 1
+shared float factor[NC];
+#if SUBGROUP
+shared vec4 block[RW * NC / 4 + 1]; /* a result, for those who quantise it */
+#endif
+#endif
 
 #if ACT == 1
 int dot16(uvec4 a, uvec4 b)
@@ -47,81 +95,216 @@ int dot16(uvec4 a, uvec4 b)
            dotPacked4x8EXT(int(a.z), int(b.z)) + dotPacked4x8EXT(int(a.w), int(b.w));
 }
 
-float run_dot(uvec4 q, float sc, float mn, uint c, uint e)
+/* 32 activations that meet a unit of weights. */
+struct X {
+    uvec4 a, b;
+    uvec2 da, db;
+};
+
+X load_x(uint c, uint u)
 {
-    uvec2 d = xd.v[c * nu + (e >> 5)];
-    int sum = int(d.y << ((e & 16u) != 0u ? 0u : 16u)) >> 16;
-    int i = dot16(q, x.v[(c * k + e) >> 4]) - int(ZERO) * sum;
-    float r = sc * float(i);
-#if HAS_MIN
-    r -= mn * float(sum);
+    X r;
+    uint ea = unit_a(u), eb = unit_b(u);
+    r.a = x.v[(c * NU * 32u + ea) >> 4];
+    r.b = x.v[(c * NU * 32u + eb) >> 4];
+    r.da = xd.v[c * NU + (ea >> 5)];
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+    r.db = xd.v[c * NU + (eb >> 5)];
+#else
+    r.db = r.da;
 #endif
-    return r * uintBitsToFloat(d.x);
+    return r;
+}
+
+int sum_lo(uint y) { return int(y << 16) >> 16; }
+int sum_hi(uint y) { return int(y) >> 16; }
+
+float unit_dot(Unit q, X v, uint u)
+{
+    int ia = dot16(q.qa, v.a), ib = dot16(q.qb, v.b);
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+    bool odd = (u & 1u) != 0u;
+    int sa = odd ? sum_hi(v.da.y) : sum_lo(v.da.y), sb = odd ? sum_hi(v.db.y) : sum_lo(v.db.y);
+    return uintBitsToFloat(v.da.x) * (q.sa * float(ia) - q.ma * float(sa)) +
+           uintBitsToFloat(v.db.x) * (q.sb * float(ib) - q.mb * float(sb));
+#elif TYPE == T_Q6_K
+    const int zero = int(ZERO);
+    return uintBitsToFloat(v.da.x) *
+           (q.sa * float(ia - zero * sum_lo(v.da.y)) + q.sb * float(ib - zero * sum_hi(v.da.y)));
+#elif TYPE == T_Q8_0
+    return uintBitsToFloat(v.da.x) * (q.sa * float(ia + ib));
+#else
+    int sum = sum_lo(v.da.y) + sum_hi(v.da.y);
+    float f = q.sa * float(ia + ib - int(ZERO) * sum);
+#if HAS_MIN
+    f -= q.ma * float(sum);
+#endif
+    return uintBitsToFloat(v.da.x) * f;
+#endif
 }
 #endif
 
-void main()
+bool whole(uint u) { return NU % (UN * T) == 0u || u < NU; }
+
+float acc[NA];
+
+void sum_rows(uint row0, uint lane)
 {
-#if SUBGROUP
-    uint per = T / SG, slot = gl_SubgroupID / per, lane = gl_SubgroupID % per * SG + gl_SubgroupInvocationID;
-#else
-    uint slot = gl_LocalInvocationID.x / T, lane = gl_LocalInvocationID.x % T;
-#endif
-    uint row = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * (WG / T) + slot;
-    float acc[NC];
-    [[unroll]] for (uint c = 0; c < NC; c++) acc[c] = 0.0;
-    if (row < n) {
+    [[unroll]] for (uint i = 0; i < NA; i++) acc[i] = 0.0;
 #if ACT == 1
-        Raw next = load_raw(w, s, h, z, row, min(lane, nu - 1u), nu);
+    for (uint u0 = lane; u0 < NU; u0 += UN * T) {
+        Raw raw[UN * R * M];
+        [[unroll]] for (uint j = 0; j < UN; j++)
+            [[unroll]] for (uint r = 0; r < R; r++) {
+                uint u = min(u0 + j * T, NU - 1u), row = min(row0 + r, n - 1u);
+                raw[(j * R + r) * M] = load_raw(w, s, h, z, row, u, NU);
+#if GLU
+                raw[(j * R + r) * M + 1u] = load_raw(w2, s2, h2, z2, row, u, NU);
 #endif
-        for (uint u = lane; u < nu; u += T) {
+            }
+        [[unroll]] for (uint j = 0; j < UN; j++) {
+            uint u = u0 + j * T;
+            if (!whole(u)) break;
+            Unit q[R * M];
+            [[unroll]] for (uint r = 0; r < R * M; r++) q[r] = decode(raw[j * R * M + r], u);
+            [[unroll]] for (uint c = 0; c < NC; c++) {
+                X v = load_x(c, u);
+                [[unroll]] for (uint r = 0; r < R * M; r++) acc[c * R * M + r] += unit_dot(q[r], v, u);
+            }
+        }
+    }
+#else
+    for (uint u = lane; u < NU; u += T)
+        [[unroll]] for (uint r = 0; r < R; r++) {
             uint ea = unit_a(u), eb = unit_b(u);
-#if ACT == 1
-            Raw now = next;
-            if (u + T < nu) next = load_raw(w, s, h, z, row, u + T, nu);
-            Unit r = decode(now, u);
-            [[unroll]] for (uint c = 0; c < NC; c++)
-                acc[c] += run_dot(r.qa, r.sa, r.ma, c, ea) + run_dot(r.qb, r.sb, r.mb, c, eb);
-#else
             vec4 a[4], b[4];
-            unit_values(w, s, h, z, row, u, nu, a, b);
+            unit_values(w, s, h, z, min(row0 + r, n - 1u), u, NU, a, b);
             [[unroll]] for (uint c = 0; c < NC; c++) {
                 uint ia = (c * k + ea) >> 2, ib = (c * k + eb) >> 2;
                 float v = 0.0;
                 [[unroll]] for (uint i = 0; i < 4u; i++) v += dot(a[i], x.v[ia + i]) + dot(b[i], x.v[ib + i]);
-                acc[c] += v;
+                acc[c * R + r] += v;
             }
-#endif
         }
+#endif
+}
+
+#if ACT == 1 && SUBGROUP
+/* The factors of the norm before: a subgroup a column. */
+void norm_factors()
+{
+    for (uint c = gl_SubgroupID; c < NC; c += WG / SG) {
+        float sum = 0.0;
+        for (uint b = gl_SubgroupInvocationID; b < NU; b += SG)
+            sum += uintBitsToFloat(U1(xd).v[(2u * NC + c) * NU + b]);
+        sum = subgroupAdd(sum);
+        if (gl_SubgroupInvocationID == 0u) factor[c] = 1.0 / sqrt(sum / float(NU * 32u) + eps);
     }
-#if SUBGROUP
-    [[unroll]] for (uint c = 0; c < NC; c++) acc[c] = subgroupAdd(acc[c]);
-    if (per > 1u) {
-        if (gl_SubgroupInvocationID == 0u)
-            [[unroll]] for (uint c = 0; c < NC; c++) part[gl_SubgroupID * NC + c] = acc[c];
-        barrier();
-        if (lane == 0u)
-            [[unroll]] for (uint c = 0; c < NC; c++)
-                for (uint i = 1; i < per; i++) acc[c] += part[(gl_SubgroupID + i) * NC + c];
-    }
+}
+
+/* Results of this workgroup, in `block`, to int8. */
+void quantise_block(uint first)
+{
+    uint tid = gl_SubgroupID * SG + gl_SubgroupInvocationID, nb = n / 32u;
+    for (uint i = tid; i < RW * NC / 4u; i += WG) {
+        uint c = i / (RW / 4u), e = first + i % (RW / 4u) * 4u;
+        if (e >= n || c >= pr.n_rows[rows]) continue;
+        vec4 v = block[i];
+        float square = dot(v, v);
+#if !GLU
+        v *= norm.v[e / 4u];
+        U1 q = yq;
 #else
-    uint tid = gl_LocalInvocationID.x;
-    [[unroll]] for (uint c = 0; c < NC; c++) part[c * WG + tid] = acc[c];
+        U1 q = U1(y);
+#endif
+        vec4 a = abs(v);
+        float top = max(max(a.x, a.y), max(a.z, a.w));
+        [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) top = max(top, subgroupShuffleXor(top, m));
+        ivec4 r = ivec4(round(v * (top > 0.0 ? 127.0 / top : 0.0)));
+        int sum = r.x + r.y + r.z + r.w;
+        [[unroll]] for (uint m = 1u; m < 4u; m *= 2u) sum += subgroupShuffleXor(sum, m);
+        int other = subgroupShuffleXor(sum, 4u);
+        [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) square += subgroupShuffleXor(square, m);
+        q.v[(c * n + e) / 4u] = uint(r.x & 255) | uint(r.y & 255) << 8 | uint(r.z & 255) << 16 | uint(r.w) << 24;
+        if (i % 8u != 0u) continue;
+        yd.v[c * nb + e / 32u] = uvec2(floatBitsToUint(top / 127.0), uint(sum & 0xFFFF) | uint(other) << 16);
+        if (NORM_OUT) U1(yd).v[(2u * NC + c) * nb + e / 32u] = floatBitsToUint(square);
+    }
+}
+#endif
+
+/* Sum i of slot `slot`. */
+float total(uint slot, uint i)
+{
+    float v = part[slot * PER * NA + i];
+    [[unroll]] for (uint p = 1; p < PER; p++) v += part[(slot * PER + p) * NA + i];
+    return v;
+}
+
+void main()
+{
+#if SUBGROUP
+    uint slot = gl_SubgroupID / PER, lane = gl_SubgroupID % PER * SG + gl_SubgroupInvocationID;
+    uint tid = gl_SubgroupID * SG + gl_SubgroupInvocationID;
+#else
+    uint tid = gl_LocalInvocationID.x, slot = tid / T, lane = tid % T;
+#endif
+    uint first = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * RW;
+    if (first >= n) return;
+    sum_rows(first + slot * R, lane);
+#if SUBGROUP
+    [[unroll]] for (uint i = 0; i < NA; i++) acc[i] = subgroupAdd(acc[i]);
+    if (gl_SubgroupInvocationID == 0u)
+        [[unroll]] for (uint i = 0; i < NA; i++) part[gl_SubgroupID * NA + i] = acc[i];
+#if ACT == 1
+    if (NORM_IN) norm_factors();
+#endif
+    barrier();
+#else
+    [[unroll]] for (uint i = 0; i < NA; i++) part[tid * NA + i] = acc[i];
     barrier();
     for (uint m = T / 2u; m > 0u; m >>= 1) {
         if (lane < m)
-            [[unroll]] for (uint c = 0; c < NC; c++) part[c * WG + tid] += part[c * WG + tid + m];
+            [[unroll]] for (uint i = 0; i < NA; i++) part[tid * NA + i] += part[(tid + m) * NA + i];
         barrier();
     }
-    [[unroll]] for (uint c = 0; c < NC; c++) acc[c] = part[c * WG + tid];
 #endif
-    if (lane != 0u || row >= n) return;
-    [[unroll]] for (uint c = 0; c < NC; c++) {
-        if (c >= pr.n_rows[rows]) break;
-        float v = acc[c];
+    for (uint i = tid; i < RW * NC; i += WG) {
+        uint c = i / RW, j = i % RW, row = first + j;
+        if (row >= n || c >= pr.n_rows[rows]) continue;
+#if SUBGROUP
+        uint from = j / R;
+#else
+        uint from = j / R * T;
+#endif
+        float v = total(from, (c * R + j % R) * M);
+#if GLU
+        float u = total(from, (c * R + j % R) * M + 1u);
+        if (NORM_IN) {
+            v *= factor[c];
+            u *= factor[c];
+        }
+        if (scale > 0.0) {
+            v = min(v, scale);
+            u = clamp(u, -scale, scale);
+        }
+        v = activate(ACT_FN, v) * u;
+#else
+#if ACT == 1
+        if (NORM_IN) v *= factor[c];
+#endif
         if (HAS_BIAS) v += bias.v[row];
         v *= scale;
         if (HAS_RES) v += res.v[c * n + row];
         y.v[c * n + row] = v;
+#endif
+#if ACT == 1 && SUBGROUP
+        if (NORM_OUT || M == 2u) block[i / 4u][i % 4u] = v;
+#endif
     }
+#if ACT == 1 && SUBGROUP
+    if (!NORM_OUT && M == 1u) return;
+    barrier();
+    quantise_block(first);
+#endif
 }

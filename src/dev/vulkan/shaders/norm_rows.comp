@@ -9,13 +9,16 @@
 layout(constant_id = 1) const uint NV = 1; /* fours a thread */
 layout(constant_id = 2) const bool HAS_W = true;
 layout(constant_id = 3) const uint SG = 32; /* subgroup size */
+layout(constant_id = 4) const bool GATHER = false; /* of x's rows those the outputs want */
+layout(constant_id = 5) const bool WRITE_Y = true;
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
     F4 x, y, w;
     U1 fq;
     U2 fd;
-    F1 unused[2];
+    I1 index;
+    F1 unused;
     uint rows, k;
     float eps;
 };
@@ -26,11 +29,12 @@ void main()
 {
     uint row = gl_WorkGroupID.x, tid = gl_LocalInvocationID.x, k4 = k / 4u;
     if (row >= pr.n_rows[rows]) return;
+    uint from = GATHER ? uint(index.v[row]) : row;
     vec4 v[NV], g[NV];
     float sum = 0.0;
     [[unroll]] for (uint j = 0; j < NV; j++) {
         uint i = j * WG + tid;
-        v[j] = i < k4 ? x.v[row * k4 + i] : vec4(0.0);
+        v[j] = i < k4 ? x.v[from * k4 + i] : vec4(0.0);
         g[j] = HAS_W && i < k4 ? w.v[i] : vec4(1.0);
     }
     [[unroll]] for (uint j = 0; j < NV; j++) sum += dot(v[j], v[j]);
@@ -43,7 +47,7 @@ void main()
     [[unroll]] for (uint j = 0; j < NV; j++) {
         uint i = j * WG + tid;
         vec4 f = v[j] * r * g[j];
-        if (i < k4) y.v[row * k4 + i] = f;
+        if (i < k4 && WRITE_Y) y.v[row * k4 + i] = f;
         store_form(i < k4, f, row, i, k, fq, fd);
     }
 }

@@ -1,0 +1,208 @@
+/* Products of at most VK_MATVEC_ROWS rows (shaders/matvec.comp): how a matrix is spread over the device, and
+ * what else the dispatch does. */
+#include "dev/vulkan/vk_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/math.h"
+
+/* --- shapes ------------------------------------------------------------------------------------- */
+
+typedef enum role {
+    ROLE_PLAIN, /* a result in f32 */
+    ROLE_NORM,  /* with the next norm's input as int8: whole blocks of 32 rows a workgroup */
+    ROLE_GLU,   /* two matrices; the same */
+    ROLE_HEAD,  /* f32, and so many rows that nothing else matters */
+    N_ROLES
+} role;
+
+enum { HEAD_ROWS = 32768, LONG_UNITS = 256, BLOCK = 32 };
+
+/* Which types behave alike. */
+typedef enum family { FAMILY_4, FAMILY_K4, FAMILY_K6, FAMILY_8, FAMILY_FLOAT, N_FAMILIES } family;
+
+static family family_of(ob_type t)
+{
+    switch (t) {
+    case OB_Q4_K:
+    case OB_Q5_K:
+        return FAMILY_K4;
+    case OB_Q6_K:
+        return FAMILY_K6;
+    case OB_Q8_0:
+        return FAMILY_8;
+    case OB_F32:
+    case OB_F16:
+    case OB_BF16:
+        return FAMILY_FLOAT;
+    default:
+        return FAMILY_4;
+    }
+}
+
+/* s: subgroups that share a row. It alone decides the order of a sum, so it must not depend on the number of
+ * rows of x, or decode alone and in a batch would differ. r: rows a subgroup takes together, un: units loaded
+ * before their values are used, wg: threads (for ROLE_NORM and ROLE_GLU it follows from the others). */
+typedef struct spread {
+    uint16_t s, r, un, wg;
+} spread;
+
+/* Found by sweeps on the one card at hand (docs/performance.md); OB_VK_SPREAD tries others. */
+static const spread k_spread[N_ROLES][N_FAMILIES] = {
+    [ROLE_PLAIN] = {{2, 1, 1, 256}, {1, 1, 1, 256}, {1, 1, 1, 256}, {4, 1, 1, 256}, {4, 1, 1, 128}},
+    [ROLE_NORM] = {{2, 2, 1, 0}, {1, 1, 1, 0}, {1, 1, 1, 0}, {4, 4, 1, 0}, {1, 1, 1, 0}},
+    [ROLE_GLU] = {{1, 2, 1, 0}, {1, 1, 1, 0}, {1, 1, 1, 0}, {2, 2, 1, 0}, {1, 1, 1, 0}},
+    [ROLE_HEAD] = {{1, 4, 1, 512}, {1, 4, 1, 512}, {1, 2, 1, 256}, {4, 1, 1, 256}, {4, 1, 1, 128}},
+};
+
+static const char *const k_role_names[N_ROLES] = {"plain", "norm", "glu", "head"};
+
+/* OB_VK_SPREAD=ROLE[.TYPE]:S,R,UN,WG;… replaces entries; for sweeps on a new card. */
+static void spread_by_hand(role ro, ob_type type, spread *out)
+{
+    const char *at = getenv("OB_VK_SPREAD");
+    char key[2][32];
+    snprintf(key[0], sizeof key[0], "%s:", k_role_names[ro]);
+    snprintf(key[1], sizeof key[1], "%s.%s:", k_role_names[ro], vk_type_name(type));
+    for (; at && *at; at += strcspn(at, ";"), at += *at == ';')
+        for (int k = 0; k < 2; k++) {
+            unsigned s, r, un, wg;
+            if (strncmp(at, key[k], strlen(key[k])) == 0 && sscanf(at + strlen(key[k]), "%u,%u,%u,%u", &s, &r, &un, &wg) == 4 &&
+                s && r && un && s <= 32 && r <= 32 && un <= 8 && wg <= 1024)
+                *out = (spread){(uint16_t)s, (uint16_t)r, (uint16_t)un, (uint16_t)wg};
+        }
+}
+
+static bool is_pow2(uint32_t x)
+{
+    return (x & (x - 1)) == 0;
+}
+
+/* The table's entry, fitted to the device: t threads a row, wg of a workgroup. */
+typedef struct fitted {
+    uint32_t t, r, un, wg;
+} fitted;
+
+static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w)
+{
+    const vk_dev *d = p->dev;
+    const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0;
+    const uint32_t sg = sub ? d->sg : 32, most = OB_MIN(1024u, d->phys->max_invocations);
+    spread e = k_spread[ro][family_of(w->type)];
+    if (w->nu >= LONG_UNITS && ro != ROLE_GLU && e.s < 2) {
+        e.s = 2;
+        e.r = (uint16_t)(ro == ROLE_NORM ? OB_MAX(e.r, 2) : e.r);
+    }
+    spread_by_hand(ro, w->type, &e);
+    while (e.s > 1 && (e.s * sg > most || e.s * sg > OB_MAX((uint32_t)w->nu, sg))) e.s /= 2;
+    fitted f = {.t = e.s * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1};
+    if (!is_pow2(f.t)) f.t = sg;
+    if (ro == ROLE_NORM || ro == ROLE_GLU) {
+        while (f.r < BLOCK && BLOCK / f.r * f.t > most) f.r *= 2;
+        f.wg = BLOCK / f.r * f.t;
+    } else {
+        f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
+    }
+    return f;
+}
+
+/* --- dispatches ----------------------------------------------------------------------------------- */
+
+static ob_status no_memory(ob_err *err)
+{
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+}
+
+bool vk_matvec_int8(const ob_dev_plan *p, const ob_op *op, int m)
+{
+    const ob_type t = p->weights[op->w[m]]->type;
+    return vk_linear_rows(p, op) <= VK_MATVEC_ROWS && family_of(t) != FAMILY_FLOAT && (p->fast & VK_FAST_INT8) &&
+           (p->dev->tested[t] & VK_FAST_INT8) && p->prog.vals[op->in[0]].cols % 32 == 0;
+}
+
+/* What a profile calls it: kernel, shape, what is fused. */
+static const char *label(ob_dev_plan *p, const char *kernel, const ob_dev_weight *w, const char *more)
+{
+    char text[96];
+    const int n = snprintf(text, sizeof text, "%s %lldx%lld%s", kernel, (long long)w->desc.ne[1], (long long)w->desc.ne[0], more);
+    char *s = ob_arena_array(&p->arena, (size_t)n + 1, 1);
+    if (s) memcpy(s, text, (size_t)n + 1);
+    return s;
+}
+
+/* A product of matrix m, with the grid of its role. norm_out: as NORM_OUT. */
+static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_dispatch **out, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_dev_weight *w = p->weights[op->w[m]];
+    const vk_dev *d = p->dev;
+    const bool int8 = vk_matvec_int8(p, op, m), sub = (p->fast & VK_FAST_SUBGROUP) != 0;
+    const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
+    VkDeviceAddress x = vk_value(p, op->in[0]), scales = 0;
+    const vk_formed *in = int8 ? vk_find_form(p, op->in[0], VK_FORM_Q8, &x, &scales) : NULL;
+    const bool raw = in && in->raw;
+    const fitted f = fit(p, ro, w);
+    char name[48];
+    snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
+             ro == ROLE_GLU ? "_glu" : "");
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, name, 12,
+                         (uint32_t[]){f.wg, f.t, (uint32_t)vk_linear_rows(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
+                                      d->sg, f.r, f.un, (uint32_t)w->nu, raw, ro == ROLE_NORM, (uint32_t)act},
+                         &pipe, err));
+    vk_dispatch *s = *out = vk_linear_product(p, i, m, pipe);
+    if (!s) return no_memory(err);
+    if (!(s->kernel = label(p, name, w, ro == ROLE_NORM ? " +norm" : ""))) return no_memory(err);
+    s->push.a[1] = x;
+    vk_reads(s, x, int8 ? vk_linear_form(p, op) : vk_value_bytes(p, op->in[0]));
+    if (int8) vk_push_addr(&s->push, 8, scales);
+    if (raw) s->push.u[5] = ob_f32_bits(in->eps);
+    const uint32_t groups = (uint32_t)ob_div_up(n, f.wg / f.t * f.r);
+    s->grid[0] = OB_MIN(groups, 32768u);
+    s->grid[1] = (uint32_t)ob_div_up(groups, s->grid[0]);
+    return OB_OK;
+}
+
+ob_status vk_matvec_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
+{
+    vk_dispatch *s;
+    const bool head = p->prog.vals[p->prog.ops[i].out[m]].cols >= HEAD_ROWS;
+    return add(p, i, m, head ? ROLE_HEAD : ROLE_PLAIN, OB_ACT_NONE, &s, err);
+}
+
+ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
+{
+    const ob_op *n = &p->prog.ops[norm];
+    vk_dispatch *s;
+    VkDeviceAddress to[2];
+    OB_TRY(add(p, i, 0, ROLE_NORM, OB_ACT_NONE, &s, err));
+    vk_write_form(p, s, n->out[0], VK_FORM_Q8, to);
+    p->forms[p->form_last].raw = true;
+    p->forms[p->form_last].eps = n->p.norm.eps;
+    vk_push_addr(&s->push, 10, p->weights[n->w[0]]->w);
+    vk_push_addr(&s->push, 12, to[0]);
+    vk_push_addr(&s->push, 14, to[1]);
+    return OB_OK;
+}
+
+ob_status vk_matvec_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i], *glu = &p->prog.ops[i + 1];
+    const ob_dev_weight *up = p->weights[op->w[1]];
+    vk_dispatch *s;
+    VkDeviceAddress to[2];
+    OB_TRY(add(p, i, 0, ROLE_GLU, glu->p.glu.act, &s, err));
+    s->n_mats = 2;
+    s->n_writes = 0; /* not the f32 results */
+    vk_write_form(p, s, glu->out[0], VK_FORM_Q8, to);
+    s->push.a[2] = to[0];
+    s->push.a[6] = up->w;
+    s->push.a[7] = up->s;
+    s->push.u[4] = ob_f32_bits(glu->p.glu.clamp);
+    vk_push_addr(&s->push, 10, up->h);
+    vk_push_addr(&s->push, 12, up->z);
+    vk_push_addr(&s->push, 14, to[1]);
+    return OB_OK;
+}
