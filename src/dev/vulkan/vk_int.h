@@ -134,7 +134,7 @@ typedef struct vk_mem {
 } vk_mem;
 
 typedef struct vk_profile {
-    const char *name;
+    char name[80];
     uint64_t calls;
     double ms, flops, bytes;
 } vk_profile;

@@ -125,7 +125,7 @@ bool vk_matvec_int8(const ob_dev_plan *p, const ob_op *op, int m)
 /* What a profile calls it: kernel, shape, what is fused. */
 static const char *label(ob_dev_plan *p, const char *kernel, const ob_dev_weight *w, const char *more)
 {
-    char text[96];
+    char text[80];
     const int n = snprintf(text, sizeof text, "%s %lldx%lld%s", kernel, (long long)w->desc.ne[1], (long long)w->desc.ne[0], more);
     char *s = ob_arena_array(&p->arena, (size_t)n + 1, 1);
     if (s) memcpy(s, text, (size_t)n + 1);

@@ -1,6 +1,7 @@
 /* A step: its parameters into the plan's memory, one submit (several where it takes long), the results. */
 #include "dev/vulkan/vk_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -83,8 +84,12 @@ static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double m
     int i = 0;
     while (i < d->n_prof && strcmp(d->prof[i].name, s->kernel) != 0) i++;
     if (i == VK_MAX_PROFILE) return;
-    if (i == d->n_prof) d->prof[d->n_prof++] = (vk_profile){.name = s->kernel};
     vk_profile *f = &d->prof[i];
+    if (i == d->n_prof) {
+        *f = (vk_profile){0};
+        snprintf(f->name, sizeof f->name, "%s", s->kernel);
+        d->n_prof++;
+    }
     f->calls++;
     f->ms += ms;
     if (s->op < 0) return;
