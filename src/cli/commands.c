@@ -26,6 +26,13 @@ static const ob_command k_commands[] = {
      "length 1 (in the sense of vectors). Takes encoders (BERT, ModernBERT: GGUF, or a folder with "
      "model.safetensors) and, with their last token's vector, other models too.",
      ob_cmd_embed},
+    {OB_CMD_CLASSIFY, "classify", "[TEXT…]", 0, -1, "what kind of answer a request needs",
+     "Prints the class of a request (code, prose, short; long_doc from 1,024 bytes on, without asking the model) and "
+     "how sure the model is of it, from 0 to 1. TEXT is one text, else standard input is. With --question the model "
+     "answers another question; only Laya models can.\n\n"
+     "With --json and no TEXT, standard input is a JSON list of conversations (lists of messages as in the API, or "
+     "texts), and a list of {class, confidence, probabilities} is printed.",
+     ob_cmd_classify},
     {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
      "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
      "--n-gen, --depth (tokens already in the cache) and --sequences (sequences run together). Each test "

@@ -27,6 +27,7 @@ int ob_cmd_bench(const ob_args *a);
 int ob_cmd_chat(const ob_args *a);
 int ob_cmd_check(const ob_args *a);
 int ob_cmd_check_1bp(const ob_args *a);
+int ob_cmd_classify(const ob_args *a);
 int ob_cmd_convert(const ob_args *a);
 int ob_cmd_devices(const ob_args *a);
 int ob_cmd_doctor(const ob_args *a);

@@ -13,7 +13,7 @@ static const ob_option k_options[] = {
         .env = "ONEBIT_MODEL", .commands = ENGINE | OB_IN(TOKENIZE),
         .doc = "model file, name of the library (see 1bit list), or hf://… (pulled first)"},
     [OB_OPT_DEVICE] = {.name = "device", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
-        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK),
+        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK) | OB_IN(CLASSIFY) | OB_IN(POLICY),
         .doc = "where the model runs: auto, a name that 1bit devices shows, or several by commas"},
     [OB_OPT_SPLIT] = {.name = "split", .kind = OB_OPT_KIND_STRING, .arg = "N,…", .env = "ONEBIT_SPLIT",
         .commands = ENGINE,
@@ -27,7 +27,7 @@ static const ob_option k_options[] = {
         .doc = "most tokens of one sequence; 0: what the model was trained for (perplexity and imatrix: 512)"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
-        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE),
+        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE) | OB_IN(CLASSIFY) | OB_IN(POLICY),
         .doc = "compute threads; 0: one per physical core"},
     [OB_OPT_PARALLEL] = {.name = "parallel", .aliases = "-np", .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "4", .min = 1, .max = OB_MAX_SEQS, .env = "ONEBIT_PARALLEL",
@@ -42,7 +42,7 @@ static const ob_option k_options[] = {
         .choices = "f32|f16", .def = "f16", .commands = ENGINE,
         .doc = "number format of cached values"},
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
+        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS) | OB_IN(CLASSIFY),
         .doc = "f32 activations and f32 caches: slow, for checking"},
 
     [OB_OPT_HOST] = {.name = "host", .kind = OB_OPT_KIND_STRING, .arg = "ADDRESS",
@@ -164,6 +164,17 @@ static const ob_option k_options[] = {
     [OB_OPT_NO_NORMALIZE] = {.name = "no-normalize", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(EMBED), .doc = "leave the vectors at the length they have"},
 
+    [OB_OPT_LAYA] = {.name = "laya", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_LAYA", .commands = OB_IN(SERVE),
+        .doc = "route each new conversation to the device that the policy names for its kind of request"},
+    [OB_OPT_LAYA_MODEL] = {.name = "laya-model", .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
+        .env = "ONEBIT_LAYA_MODEL", .commands = OB_IN(SERVE) | OB_IN(CLASSIFY) | OB_IN(POLICY),
+        .doc = "the model that tells kinds of requests apart (default: the one that comes with 1bit)"},
+    [OB_OPT_ROUTE_POLICY] = {.name = "route-policy", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
+        .env = "ONEBIT_ROUTE_POLICY", .commands = OB_IN(SERVE) | OB_IN(POLICY),
+        .doc = "which device serves which kind of request, as 1bit policy measure writes it"},
+    [OB_OPT_QUESTION] = {.name = "question", .kind = OB_OPT_KIND_PATH, .arg = "FILE", .commands = OB_IN(CLASSIFY),
+        .doc = "a JSON file with another question: type, instructions, options"},
+
     [OB_OPT_STEP] = {.name = "step", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = OB_MAX_CTX, .commands = OB_IN(LOGITS), .doc = "feed the last N ids one by one"},
     [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
@@ -206,7 +217,7 @@ static const ob_option k_options[] = {
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |
                     OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(CHECK) | OB_IN(DOCTOR) |
-                    OB_IN(PERPLEXITY) | OB_IN(KLD),
+                    OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(CLASSIFY) | OB_IN(POLICY),
         .doc = "print JSON"},
     [OB_OPT_CSV] = {.name = "csv", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
         .doc = "print comma-separated values"},

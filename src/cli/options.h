@@ -21,7 +21,7 @@
 
 /* Every command that may carry options; a bit each. A command exists when commands.c lists it. */
 typedef enum ob_cmd_id {
-    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE,
+    OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_CLASSIFY, OB_CMD_POLICY, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE,
     OB_CMD_PULL, OB_CMD_LIST, OB_CMD_RM, OB_CMD_CONVERT, OB_CMD_CHECK_1BP, OB_CMD_DEVICES,
     OB_CMD_KLD, OB_CMD_QUANTIZE, OB_CMD_IMATRIX, OB_CMD_ROTATE,
     OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS, OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
@@ -50,6 +50,8 @@ typedef enum ob_opt_id {
     OB_OPT_PROFILE,
     /* embeddings */
     OB_OPT_POOLING, OB_OPT_NO_NORMALIZE,
+    /* routing */
+    OB_OPT_LAYA, OB_OPT_LAYA_MODEL, OB_OPT_ROUTE_POLICY, OB_OPT_QUESTION,
     /* logits */
     OB_OPT_STEP, OB_OPT_OUTPUT,
     /* quantize */

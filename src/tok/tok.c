@@ -41,10 +41,12 @@ static ob_status read_kind(ob_tok *t, const ob_file *f, ob_err *err)
         t->kind = OB_TOK_KIND_SPM;
     } else if (!strcmp(t->model_name, "bert")) {
         t->kind = OB_TOK_KIND_WPM;
+    } else if (!strcmp(t->model_name, "t5")) {
+        t->kind = OB_TOK_KIND_UNIGRAM;
     } else {
         return ob_err_set(err, OB_E_UNSUPPORTED,
-                          "tokenizer.ggml.model '%s' is not known; known are gpt2, gemma4, llama and "
-                          "bert", t->model_name);
+                          "tokenizer.ggml.model '%s' is not known; known are gpt2, gemma4, llama, "
+                          "bert and t5", t->model_name);
     }
     return OB_OK;
 }
@@ -101,7 +103,7 @@ static ob_status read_types(ob_tok *t, const ob_kv *kv, ob_err *err)
 
 static ob_status read_scores(ob_tok *t, const ob_kv *kv, ob_err *err)
 {
-    if (t->kind != OB_TOK_KIND_SPM) return OB_OK;
+    if (t->kind != OB_TOK_KIND_SPM && t->kind != OB_TOK_KIND_UNIGRAM) return OB_OK;
     t->scores = ob_calloc((size_t)t->n_vocab, sizeof *t->scores);
     if (!t->scores) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for token scores");
     if (!kv) return ob_err_set(err, OB_E_FORMAT, "tokenizer.ggml.scores is missing");
@@ -137,11 +139,12 @@ static void read_bool(const ob_file *f, const char *key, bool *value)
 static void read_specials(ob_tok *t, const ob_file *f)
 {
     bool spm = t->kind == OB_TOK_KIND_SPM, wpm = t->kind == OB_TOK_KIND_WPM;
+    bool unigram = t->kind == OB_TOK_KIND_UNIGRAM;
     /* defaults are those of the first models of each kind, as files may leave them out */
     t->bos = read_id(t, f, "bos", spm ? 1 : wpm ? read_id(t, f, "cls", 101) : -1);
-    t->eos = read_id(t, f, "eos", spm ? 2 : -1);
+    t->eos = read_id(t, f, "eos", spm ? 2 : unigram ? 1 : -1);
     t->eot = read_id(t, f, "eot", -1);
-    t->unk = read_id(t, f, "unknown", spm ? 0 : wpm ? 100 : -1);
+    t->unk = read_id(t, f, "unknown", spm ? 0 : wpm ? 100 : unigram ? 2 : -1);
     t->sep = read_id(t, f, "seperator", wpm ? 102 : -1); /* sic: GGUF's spelling */
     t->pad = read_id(t, f, "padding", wpm ? 0 : -1);
     t->mask = read_id(t, f, "mask", wpm ? 103 : -1);
@@ -153,9 +156,9 @@ static void read_specials(ob_tok *t, const ob_file *f)
     if (t->raw_utf8) t->add_bos = true;      /* Gemma 4 files that say otherwise are wrong */
     if (t->bos < 0) t->add_bos = false;
     if ((wpm ? t->sep : t->eos) < 0) t->add_eos = false;
-    t->add_space_prefix = spm;
+    t->add_space_prefix = spm || unigram;
     read_bool(f, "add_space_prefix", &t->add_space_prefix);
-    if (!spm) t->add_space_prefix = false;
+    if (!spm) t->add_space_prefix = unigram;
     if (spm) read_bool(f, "remove_extra_whitespaces", &t->trim_spaces);
     t->lowercase = true;
     read_bool(f, "normalizer.lowercase", &t->lowercase);
@@ -279,6 +282,7 @@ ob_status ob_tok_new(const ob_file *f, ob_tok **out, ob_err *err)
         ob_fallback_load(t);
         OB_GOTO(ob_joins_load(t, err));
     }
+    if (t->kind == OB_TOK_KIND_UNIGRAM) OB_GOTO(ob_unigram_load(t, err));
 out:
     if (s != OB_OK) ob_tok_free(t);
     else *out = t;
@@ -366,6 +370,7 @@ static ob_status encode_fragment(const ob_tok *t, const char *text, size_t len, 
     case OB_TOK_KIND_BPE: return ob_bpe_encode(t, text, len, out, err);
     case OB_TOK_KIND_SPM: return ob_spm_encode(t, text, len, after_special, out, err);
     case OB_TOK_KIND_WPM: return ob_wpm_encode(t, text, len, out, err);
+    case OB_TOK_KIND_UNIGRAM: return ob_unigram_encode(t, text, len, out, err);
     }
     return OB_OK;
 }

@@ -1,7 +1,7 @@
 /* tok/tok.h: text to token ids and back, from the vocabulary that a model file carries.
  *
- * Owns: special-token matching, normalising, pre-tokenising (splitting text into words), the three
- * word models (byte-level BPE, SentencePiece BPE, WordPiece), the set of ids that end a generation,
+ * Owns: special-token matching, normalising, pre-tokenising (splitting text into words), the four
+ * word models (byte-level BPE, SentencePiece BPE, WordPiece, Unigram), the set of ids that end a generation,
  * and the streaming detokeniser. Must not know templates, sampling, devices or requests.
  *
  * An ob_tok is *immutable after load*: any number of threads may encode and decode with one at once.

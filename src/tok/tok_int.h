@@ -113,7 +113,8 @@ typedef struct ob_merges {
 
 /* ---- The tokenizer ---------------------------------------------------------------------------- */
 
-typedef enum ob_tok_kind { OB_TOK_KIND_BPE, OB_TOK_KIND_SPM, OB_TOK_KIND_WPM } ob_tok_kind;
+typedef enum ob_tok_kind { OB_TOK_KIND_BPE, OB_TOK_KIND_SPM, OB_TOK_KIND_WPM,
+                           OB_TOK_KIND_UNIGRAM } ob_tok_kind;
 
 struct ob_tok {
     ob_tok_kind kind;
@@ -122,7 +123,8 @@ struct ob_tok {
     ob_strs text;   /* as the file has it */
     ob_strs piece;  /* as generated text */
     uint8_t *types; /* ob_tok_type */
-    float *scores;  /* SentencePiece; else NULL */
+    float *scores;  /* SentencePiece and Unigram; else NULL */
+    double unk_score; /* Unigram */
     int32_t bos, eos, eot, unk, sep, pad, mask;
     bool add_bos, add_eos, add_space_prefix, trim_spaces;
     bool lowercase, strip_accents; /* WordPiece */
@@ -162,6 +164,8 @@ ob_status ob_bpe_encode(const ob_tok *t, const char *text, size_t len, ob_ids *o
 ob_status ob_spm_encode(const ob_tok *t, const char *text, size_t len, bool after_special,
                         ob_ids *out, ob_err *err);
 ob_status ob_wpm_encode(const ob_tok *t, const char *text, size_t len, ob_ids *out, ob_err *err);
+ob_status ob_unigram_load(ob_tok *t, ob_err *err);
+ob_status ob_unigram_encode(const ob_tok *t, const char *text, size_t len, ob_ids *out, ob_err *err);
 /* byte_id and joins of SentencePiece vocabularies. */
 void ob_fallback_load(ob_tok *t);
 ob_status ob_joins_load(ob_tok *t, ob_err *err);

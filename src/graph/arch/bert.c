@@ -6,6 +6,9 @@
  *
  * Every linear has a bias, every norm is a layer norm with one, and every token sees the whole text. All
  * layers share one cache: keys and values live no longer than their attention op.
+ *
+ * Classifier (cls.output.weight): Wout of the pooled result. One that decides between routes says so in
+ * decision.type = "classes"; route/ reads the other decision.* keys.
  */
 #include <math.h>
 
@@ -26,6 +29,13 @@ static ob_status load(ob_model *m, ob_err *err)
                           h->n_ctx_train);
     h->n_ctx_max = h->n_ctx_train;
     h->output = OB_OUTPUT_EMBEDDINGS;
+    const ob_tensor *out = ob_file_find_tensor(m->file, "cls.output.weight");
+    if (!out || m->opt.embed) return OB_OK;
+    int32_t pooling = 1;
+    OB_TRY(ob_key_i32_opt(m, "classifier.pooling_type", 1, 2, &pooling, err));
+    h->pooling = pooling == 2 ? OB_POOLING_CLS : OB_POOLING_MEAN;
+    h->n_class = (int32_t)out->ne[1];
+    h->output = OB_OUTPUT_CLASSES;
     return OB_OK;
 }
 
@@ -83,9 +93,17 @@ static void build(const ob_model *m, ob_builder *b)
     const int32_t cache = ob_b_cache(b, h->n_head_kv, h->k_dim, h->v_dim);
     for (b->layer = 0; b->layer < h->n_layer; b->layer++) x = build_layer(b, x, cache);
     b->layer = -1;
+    if (h->output == OB_OUTPUT_CLASSES) {
+        ob_b_scores(b, ob_b_linear(b, ob_b_pool(b, x, h->pooling), ob_b_weight(b, OB_USE_LINEAR, "cls.output.weight"),
+                                   ob_b_weight_opt(b, OB_USE_VECTOR, "cls.output.bias")));
+        return;
+    }
+    ob_b_ignore(b, "cls.output.weight");
+    ob_b_ignore(b, "cls.output.bias");
     ob_b_embeddings(b, x);
 }
 
-static const char *const k_keys[] = {"attention.layer_norm_epsilon", "attention.causal", NULL};
+static const char *const k_keys[] = {"attention.layer_norm_epsilon", "attention.causal", "classifier.pooling_type",
+                                     "classifier.output_labels", "decision.*", NULL};
 
 const ob_arch ob_arch_bert = {.name = "bert", .load = load, .build = build, .keys = k_keys};
