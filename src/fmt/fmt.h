@@ -57,8 +57,8 @@ enum {
 };
 
 /* Open by content: the first bytes decide, not the name. For a split GGUF any part may be named.
- * A folder stands for the model.safetensors in it; a BERT of Hugging Face looks like the GGUF of the same
- * model (fmt/hf_bert.c), other safetensors have their own names and no pairs.
+ * A folder stands for the model.safetensors in it; a BERT or a Laya of Hugging Face looks like the GGUF of
+ * the same model (fmt/hf_bert.c, hf_laya.c), other safetensors have their own names and no pairs.
  * Strings and tensors are borrowed views of the mapping, alive until ob_file_close.
  * `path` is copied. Errors: NOT_FOUND, IO, FORMAT (text says which field at which byte offset),
  * UNSUPPORTED (big-endian file, unknown version), LIMIT, NO_MEMORY. */

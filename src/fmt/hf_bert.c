@@ -1,14 +1,14 @@
 /* BERT as Hugging Face stores it: a folder with model.safetensors, config.json, tokenizer.json or vocab.txt.
  *
  * Turns it into what a GGUF of the same model would hold: the tensors' names are mapped, and the facts of
- * the small files become metadata pairs, written in GGUF's encoding so that the one checked reader
+ * the small files become metadata ob_pairs_made, written in GGUF's encoding so that the one checked reader
  * (ob_pairs_read) makes the directory. Nothing above can tell the difference.
  *
  * What the files leave out has BertConfig's default: 12 heads, epsilon 1e-12, exact GELU. Sizes come from
  * the tensors' shapes. The pooler (a head for next-sentence prediction) and position_ids are left out, as
  * sentence embeddings use neither.
  */
-#include "fmt/fmt_int.h"
+#include "fmt/hf_int.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,7 +25,6 @@
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581: GGUF's mark of a token that starts a word */
 
 enum {
-    MAX_JSON_BYTES = 64 << 20,
     TOKEN_NORMAL = 1,
     TOKEN_CONTROL = 3,
 };
@@ -116,45 +115,6 @@ static ob_status map_tensors(ob_file *f, ob_err *err)
 
 /* ---- the files beside it -------------------------------------------------------------------- */
 
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? ob_strndup(path, (size_t)(slash - path)) : ob_strdup(".");
-}
-
-/* The bytes of folder/name; *there false when no such file exists. */
-static ob_status read_beside(const char *folder, const char *name, ob_part *p, bool *there, ob_err *err)
-{
-    ob_buf path;
-    ob_buf_init(&path, 1 << 16);
-    ob_buf_addf(&path, "%s/%s", folder, name);
-    ob_status s = ob_buf_status(&path, err);
-    if (s == OB_OK) s = ob_part_map(p, ob_buf_str(&path), err);
-    ob_buf_deinit(&path);
-    *there = s == OB_OK;
-    if (s == OB_E_NOT_FOUND) return OB_OK;
-    if (s != OB_OK) return ob_err_prefix(err, s, "%s", name);
-    if (p->len > MAX_JSON_BYTES) {
-        ob_part_unmap(p);
-        *there = false;
-        return ob_err_set(err, OB_E_LIMIT, "%s is larger than %d bytes", name, MAX_JSON_BYTES);
-    }
-    return OB_OK;
-}
-
-/* *out NULL when there is no such file. */
-static ob_status json_beside(const char *folder, const char *name, json_t **out, ob_err *err)
-{
-    ob_part p = {0};
-    bool there;
-    *out = NULL;
-    OB_TRY(read_beside(folder, name, &p, &there, err));
-    if (!there) return OB_OK;
-    ob_status s = ob_fmt_json((const char *)p.data, p.len, name, out, err);
-    ob_part_unmap(&p);
-    return s;
-}
-
 typedef struct hf {
     char *folder;
     json_t *config, *pooling, *tok_config, *tokenizer; /* NULL: no such file */
@@ -164,13 +124,13 @@ typedef struct hf {
 static ob_status hf_read(hf *h, const char *path, ob_err *err)
 {
     bool there;
-    h->folder = folder_of(path);
+    h->folder = ob_hf_folder_of(path);
     if (!h->folder) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a path");
-    OB_TRY(json_beside(h->folder, "config.json", &h->config, err));
-    OB_TRY(json_beside(h->folder, "1_Pooling/config.json", &h->pooling, err));
-    OB_TRY(json_beside(h->folder, "tokenizer_config.json", &h->tok_config, err));
-    OB_TRY(json_beside(h->folder, "tokenizer.json", &h->tokenizer, err));
-    if (!h->tokenizer) OB_TRY(read_beside(h->folder, "vocab.txt", &h->vocab, &there, err));
+    OB_TRY(ob_hf_json_beside(h->folder, "config.json", &h->config, err));
+    OB_TRY(ob_hf_json_beside(h->folder, "1_Pooling/config.json", &h->pooling, err));
+    OB_TRY(ob_hf_json_beside(h->folder, "tokenizer_config.json", &h->tok_config, err));
+    OB_TRY(ob_hf_json_beside(h->folder, "tokenizer.json", &h->tokenizer, err));
+    if (!h->tokenizer) OB_TRY(ob_hf_read_beside(h->folder, "vocab.txt", &h->vocab, &there, err));
     return OB_OK;
 }
 
@@ -194,54 +154,7 @@ static bool says_bert(const json_t *config)
     return true;
 }
 
-/* ---- pairs ---------------------------------------------------------------------------------- */
-
-typedef struct pairs {
-    ob_buf b;
-    uint64_t n;
-} pairs;
-
-static void add_u32(ob_buf *b, uint32_t x) { ob_buf_add(b, &x, sizeof x); }
-static void add_text(ob_buf *b, const char *s, uint64_t len)
-{
-    ob_buf_add(b, &len, sizeof len);
-    ob_buf_add(b, s, (size_t)len);
-}
-
-static void pair(pairs *p, const char *key, ob_kv_type type)
-{
-    add_text(&p->b, key, strlen(key));
-    add_u32(&p->b, type);
-    p->n++;
-}
-
-static void pair_u32(pairs *p, const char *key, uint64_t x)
-{
-    pair(p, key, OB_KV_U32);
-    add_u32(&p->b, (uint32_t)OB_MIN(x, (uint64_t)UINT32_MAX)); /* no such size passes the model's checks */
-}
-
-static void pair_bool(pairs *p, const char *key, bool x)
-{
-    pair(p, key, OB_KV_BOOL);
-    ob_buf_addc(&p->b, x);
-}
-
-static void pair_text(pairs *p, const char *key, const char *s)
-{
-    pair(p, key, OB_KV_STRING);
-    add_text(&p->b, s, strlen(s));
-}
-
-/* An integer of the config, or its default. */
-static ob_status config_count(const json_t *config, const char *key, int64_t otherwise, int64_t *out, ob_err *err)
-{
-    const json_t *v = json_object_get(config, key);
-    *out = v ? json_integer_value(v) : otherwise;
-    if (v && (!json_is_integer(v) || *out < 1 || *out > INT32_MAX))
-        return ob_err_set(err, OB_E_FORMAT, "config.json: %s is no count", key);
-    return OB_OK;
-}
+/* ---- config --------------------------------------------------------------------------------- */
 
 /* A text of the config that must be `only` where it is given. */
 static ob_status config_only(const json_t *config, const char *key, const char *only, ob_err *err)
@@ -252,7 +165,7 @@ static ob_status config_only(const json_t *config, const char *key, const char *
                       only);
 }
 
-static ob_status add_pooling(pairs *p, const hf *h, ob_err *err)
+static ob_status add_pooling(ob_pairs_made *p, const hf *h, ob_err *err)
 {
     static const struct { const char *key; uint32_t number; } modes[] = {
         {"pooling_mode_mean_tokens", 1}, {"pooling_mode_cls_token", 2}, {"pooling_mode_lasttoken", 3}};
@@ -267,11 +180,11 @@ static ob_status add_pooling(pairs *p, const hf *h, ob_err *err)
             n++;
         }
     if (n > 1) return ob_err_set(err, OB_E_UNSUPPORTED, "this model joins two ways of pooling");
-    if (n) pair_u32(p, "bert.pooling_type", number);
+    if (n) ob_pair_u32(p, "bert.pooling_type", number);
     return OB_OK;
 }
 
-static ob_status add_sizes(pairs *p, const ob_file *f, const hf *h, ob_err *err)
+static ob_status add_sizes(ob_pairs_made *p, const ob_file *f, const hf *h, ob_err *err)
 {
     const ob_tensor *embd = find(f, "token_embd.weight"), *pos = find(f, "position_embd.weight"),
                     *up = find(f, "blk.0.ffn_up.weight");
@@ -282,17 +195,17 @@ static ob_status add_sizes(pairs *p, const ob_file *f, const hf *h, ob_err *err)
                           : !pos ? "embeddings.position_embeddings" : "encoder.layer.0.intermediate.dense");
     do snprintf(name, sizeof name, "blk.%" PRId64 ".ffn_up.weight", ++n_layer);
     while (find(f, name));
-    OB_TRY(config_count(h->config, "num_attention_heads", 12, &n_head, err));
+    OB_TRY(ob_hf_config_count(h->config, "num_attention_heads", 12, &n_head, err));
     const json_t *eps = json_object_get(h->config, "layer_norm_eps");
     const float epsilon = json_is_number(eps) ? (float)json_number_value(eps) : 1e-12f;
-    pair_u32(p, "bert.block_count", (uint64_t)n_layer);
-    pair_u32(p, "bert.context_length", (uint64_t)pos->ne[1]);
-    pair_u32(p, "bert.embedding_length", (uint64_t)embd->ne[0]);
-    pair_u32(p, "bert.feed_forward_length", (uint64_t)up->ne[1]);
-    pair_u32(p, "bert.attention.head_count", (uint64_t)n_head);
-    pair(p, "bert.attention.layer_norm_epsilon", OB_KV_F32);
+    ob_pair_u32(p, "bert.block_count", (uint64_t)n_layer);
+    ob_pair_u32(p, "bert.context_length", (uint64_t)pos->ne[1]);
+    ob_pair_u32(p, "bert.embedding_length", (uint64_t)embd->ne[0]);
+    ob_pair_u32(p, "bert.feed_forward_length", (uint64_t)up->ne[1]);
+    ob_pair_u32(p, "bert.attention.head_count", (uint64_t)n_head);
+    ob_pair(p, "bert.attention.layer_norm_epsilon", OB_KV_F32);
     ob_buf_add(&p->b, &epsilon, sizeof epsilon);
-    pair_bool(p, "bert.attention.causal", false);
+    ob_pair_bool(p, "bert.attention.causal", false);
     return add_pooling(p, h, err);
 }
 
@@ -362,9 +275,9 @@ static ob_status vocab_from_lines(vocab *v, const ob_part *p, ob_err *err)
 static void add_token(ob_buf *b, ob_str t)
 {
     if (t.len >= 2 && t.data[0] == '[' && t.data[t.len - 1] == ']') {
-        add_text(b, t.data, t.len);
+        ob_hf_add_text(b, t.data, t.len);
     } else if (t.len > 2 && !memcmp(t.data, "##", 2)) {
-        add_text(b, t.data + 2, t.len - 2);
+        ob_hf_add_text(b, t.data + 2, t.len - 2);
     } else {
         const uint64_t len = t.len + 3;
         ob_buf_add(b, &len, sizeof len);
@@ -373,7 +286,7 @@ static void add_token(ob_buf *b, ob_str t)
     }
 }
 
-static void add_vocab(pairs *p, vocab *v)
+static void add_vocab(ob_pairs_made *p, vocab *v)
 {
     static const struct { const char *text, *keys[2]; } specials[] = {
         {"[PAD]", {"padding"}}, {"[UNK]", {"unknown"}}, {"[CLS]", {"cls", "bos"}},
@@ -389,35 +302,35 @@ static void add_vocab(pairs *p, vocab *v)
             v->type[i] = TOKEN_CONTROL;
             for (int j = 0; j < 2 && specials[k].keys[j]; j++) {
                 snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", specials[k].keys[j]);
-                pair_u32(p, key, i);
+                ob_pair_u32(p, key, i);
             }
             break;
         }
-    pair(p, "tokenizer.ggml.tokens", OB_KV_ARRAY);
-    add_u32(&p->b, OB_KV_STRING);
+    ob_pair(p, "tokenizer.ggml.tokens", OB_KV_ARRAY);
+    ob_hf_add_u32(&p->b, OB_KV_STRING);
     ob_buf_add(&p->b, &n, sizeof n);
     for (size_t i = 0; i < v->n; i++) add_token(&p->b, v->text[i]);
-    pair(p, "tokenizer.ggml.token_type", OB_KV_ARRAY);
-    add_u32(&p->b, OB_KV_U8);
+    ob_pair(p, "tokenizer.ggml.token_type", OB_KV_ARRAY);
+    ob_hf_add_u32(&p->b, OB_KV_U8);
     ob_buf_add(&p->b, &n, sizeof n);
     ob_buf_add(&p->b, v->type, v->n);
 }
 
 /* Normaliser: tokenizer.json has the last word, then tokenizer_config.json; BERT lower-cases by default,
  * and strips accents when it lower-cases. */
-static void add_normalizer(pairs *p, const hf *h)
+static void add_normalizer(ob_pairs_made *p, const hf *h)
 {
     const json_t *n = json_object_get(h->tokenizer, "normalizer");
     const json_t *lower = json_object_get(n, "lowercase"), *strip = json_object_get(n, "strip_accents");
     if (!lower) lower = json_object_get(h->tok_config, "do_lower_case");
     if (!strip) strip = json_object_get(h->tok_config, "strip_accents");
     const bool lowercase = !json_is_false(lower);
-    pair_text(p, "tokenizer.ggml.model", "bert");
-    pair_bool(p, "tokenizer.ggml.normalizer.lowercase", lowercase);
-    pair_bool(p, "tokenizer.ggml.normalizer.strip_accents", json_is_boolean(strip) ? json_is_true(strip) : lowercase);
+    ob_pair_text(p, "tokenizer.ggml.model", "bert");
+    ob_pair_bool(p, "tokenizer.ggml.normalizer.lowercase", lowercase);
+    ob_pair_bool(p, "tokenizer.ggml.normalizer.strip_accents", json_is_boolean(strip) ? json_is_true(strip) : lowercase);
 }
 
-static ob_status add_tokenizer(pairs *p, const hf *h, ob_err *err)
+static ob_status add_tokenizer(ob_pairs_made *p, const hf *h, ob_err *err)
 {
     vocab v = {0};
     ob_status s = OB_OK;
@@ -442,26 +355,21 @@ static const char *name_of(const hf *h)
     return slash && slash[1] ? slash + 1 : name;
 }
 
-static ob_status make_pairs(ob_file *f, pairs *p, const hf *h, ob_err *err)
+static ob_status make_pairs(ob_file *f, ob_pairs_made *p, const hf *h, ob_err *err)
 {
     OB_TRY(config_only(h->config, "hidden_act", "gelu", err));
     OB_TRY(config_only(h->config, "position_embedding_type", "absolute", err));
-    pair_text(p, "general.architecture", "bert");
-    pair_text(p, "general.name", name_of(h));
+    ob_pair_text(p, "general.architecture", "bert");
+    ob_pair_text(p, "general.name", name_of(h));
     OB_TRY(add_sizes(p, f, h, err));
     OB_TRY(add_tokenizer(p, h, err));
-    OB_TRY(ob_buf_status(&p->b, err));
-    f->extra = ob_buf_take(&p->b, &f->extra_len);
-    ob_part made = {.data = (const uint8_t *)f->extra, .len = f->extra_len, .n_have = f->extra_len};
-    ob_reader r = ob_reader_of(&made, err);
-    OB_TRY(ob_pairs_read(&f->pairs, &r, p->n));
-    return ob_pairs_make_strings(&f->pairs, err);
+    return ob_hf_make_pairs(f, p, err);
 }
 
 ob_status ob_hf_bert_adopt(ob_file *f, ob_err *err)
 {
     hf h = {0};
-    pairs p = {0};
+    ob_pairs_made p = {0};
     ob_status s = OB_OK;
     char name[OB_MAX_TENSOR_NAME_BYTES];
     bool is_bert = false;

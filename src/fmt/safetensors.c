@@ -3,7 +3,7 @@
  * the end of the header, shape with the row length last; "__metadata__" maps strings to strings.
  *
  * The format says nothing of architectures or vocabularies. Those stand in files beside it, which
- * hf_bert.c reads; without them the tensors keep their own names and there are no metadata pairs.
+ * hf_bert.c and hf_laya.c read; without them the tensors keep their own names and there are no metadata pairs.
  */
 #include "fmt/fmt_int.h"
 
@@ -131,6 +131,7 @@ ob_status ob_safetensors_load(ob_file *f, ob_err *err)
     memcpy(f->format, "safetensors", sizeof "safetensors");
     ob_status s = read_tensors(f, &r, header, 8 + header_len);
     json_decref(header);
+    if (s == OB_OK && f->path[0]) s = ob_hf_laya_adopt(f, err);
     if (s == OB_OK && f->path[0]) s = ob_hf_bert_adopt(f, err);
     return s == OB_OK ? ob_tensors_index(f, err) : s;
 }

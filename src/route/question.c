@@ -85,8 +85,8 @@ static ob_status parse_options(const json_t *v, const char *what, ob_question *q
     size_t i;
     if (q->type == OB_QUESTION_NOUL) {
         if (v) return ob_err_set(err, OB_E_INVALID, "%s: a noul question has the options false and true", what);
-        OB_TRY(add_option(q, what, "false", NULL, err));
-        return add_option(q, what, "true", NULL, err);
+        OB_TRY(add_option(q, what, "false", "no, the statement does not hold", err));
+        return add_option(q, what, "true", "yes, the statement holds", err);
     }
     if (json_is_object(v) && q->type == OB_QUESTION_CHOICE) {
         json_object_foreach((json_t *)v, label, item)

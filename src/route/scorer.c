@@ -2,7 +2,8 @@
  *
  * Laya (its published layout): [CLS] "<type> question: <instructions>" [SEP], [MASK] " label: text" for each
  * option (48 tokens at most each), [SEP], the conversation cut off on the right, [SEP]; the score of an option
- * is read at its [MASK]. Question and options together take max_head_tokens at most: longer instructions are cut.
+ * is read at its [MASK]. Instructions and options together take max_head_tokens at most: instructions are cut to
+ * what the options leave, and options that leave less than 16 are cut first.
  *
  * Classifier: <s>, each message's text with </s> behind; of more than decision.max_tokens the first
  * decision.head_tokens and the last of the rest, since the last request decides and the first words say what
@@ -185,6 +186,20 @@ static ob_status laya_options(const ob_scorer *s, const ob_question *q, ids *l, 
     return st;
 }
 
+/* Options that leave no room for the instructions are all cut to the same length, [MASK] included. */
+static void squeeze_options(const ob_scorer *s, int32_t n_options, ids *l, int32_t *marks)
+{
+    const int32_t most = OB_MAX((s->head_tok - 16) / n_options, 4), end = l->n;
+    int32_t to = 0;
+    for (int32_t i = 0; i < n_options; i++) {
+        const int32_t from = marks[i], n = OB_MIN((i + 1 < n_options ? marks[i + 1] : end) - from, most);
+        memmove(l->p + to, l->p + from, (size_t)n * sizeof *l->p);
+        marks[i] = to;
+        to += n;
+    }
+    l->n = to;
+}
+
 static ob_status laya_tokens(const ob_scorer *sc, const ob_question *q, const ob_turns *t, ids *l, int32_t *marks,
                              ob_err *err)
 {
@@ -195,9 +210,10 @@ static ob_status laya_tokens(const ob_scorer *sc, const ob_question *q, const ob
     ob_buf b;
     ob_buf_init(&b, OB_MAX_TOK_TEXT_BYTES);
     OB_GOTO(laya_options(sc, q, &options, marks, err));
-    const int32_t room = sc->head_tok - options.n - 3; /* [CLS] and two [SEP] */
-    if (options.status == OB_OK && room < 8) {
-        s = ob_err_set(err, OB_E_INVALID, "the question's options take %d tokens of %d", options.n, sc->head_tok);
+    if (sc->head_tok - options.n < 16) squeeze_options(sc, q->n_options, &options, marks);
+    const int32_t room = OB_MAX(sc->head_tok - options.n, 8);
+    if (options.n + room + 4 > sc->max_tok) {
+        s = ob_err_set(err, OB_E_INVALID, "the question's options take %d tokens of %d", options.n, sc->max_tok);
         goto out;
     }
     put_id(l, ob_tok_bos(tok));
