@@ -46,5 +46,8 @@ float ob_ref_act(ob_act a, float x);
 /* One token's choice. bias and chosen (ids given, [n_used]) may be NULL; scratch: 2 * n_class floats. */
 void ob_ref_route_row(const ob_route_params *r, int32_t n_class, const float *logits, const float *bias,
                       const int32_t *chosen, float *ids, float *weights, float *scratch);
+/* One row of HC_MIX: pre [n_stream] from the coefficients m, scale and base; post_comb (may be NULL) gets out[1]. */
+void ob_ref_hc_coefficients(const ob_hc_params *h, const float *m, const float *scale, const float *base, float *pre,
+                            float *post_comb);
 
 #endif

@@ -31,6 +31,18 @@ static void sinkhorn(float *c, int32_t n, int32_t n_iter, float eps)
     }
 }
 
+void ob_ref_hc_coefficients(const ob_hc_params *h, const float *m, const float *scale, const float *base, float *pre,
+                            float *post_comb)
+{
+    const int32_t n = h->n_stream;
+    for (int32_t s = 0; s < n; s++) pre[s] = sigmoid(m[s] * scale[0] + base[s]) + h->eps;
+    if (!post_comb) return;
+    float *comb = post_comb + n;
+    for (int32_t s = 0; s < n; s++) post_comb[s] = 2.0f * sigmoid(m[n + s] * scale[1] + base[n + s]);
+    for (int32_t i = 0; i < n * n; i++) comb[i] = m[2 * n + i] * scale[2] + base[2 * n + i];
+    sinkhorn(comb, n, h->n_iter, h->eps);
+}
+
 void ob_ref_hc_mix(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
     const ob_hc_params *h = &op->p.hc;
@@ -39,13 +51,7 @@ void ob_ref_hc_mix(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t 
     for (int64_t r = first; r < last; r++) {
         const float *x = ref_row(e, op->in[0], r), *m = ref_row(e, op->in[1], r);
         float *y = ref_row(e, op->out[0], r), pre[OB_HC_MAX_STREAMS];
-        for (int32_t s = 0; s < n; s++) pre[s] = sigmoid(m[s] * scale[0] + base[s]) + h->eps;
-        if (op->out[1] != OB_NONE) {
-            float *post = ref_row(e, op->out[1], r), *comb = post + n;
-            for (int32_t s = 0; s < n; s++) post[s] = 2.0f * sigmoid(m[n + s] * scale[1] + base[n + s]);
-            for (int32_t i = 0; i < n * n; i++) comb[i] = m[2 * n + i] * scale[2] + base[2 * n + i];
-            sinkhorn(comb, n, h->n_iter, h->eps);
-        }
+        ob_ref_hc_coefficients(h, m, scale, base, pre, op->out[1] == OB_NONE ? NULL : ref_row(e, op->out[1], r));
         for (int32_t c = 0; c < d; c++) {
             float sum = 0;
             for (int32_t s = 0; s < n; s++) sum += pre[s] * x[s * d + c];

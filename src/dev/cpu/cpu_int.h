@@ -57,7 +57,7 @@ typedef struct cpu_thread {
     float *rows;     /* normalised rows before a small product */
     uint8_t *act;    /* its quantised activations */
     void *lin;       /* ob_lin_scratch_bytes */
-    float *work;     /* cpu_attn_scratch_floats, cpu_gdn_scratch_floats */
+    float *work;     /* of attention, delta net, compressed attention */
     int32_t *pairs;  /* rows of a mixture sorted by expert */
 } cpu_thread;
 
@@ -159,6 +159,12 @@ bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op);
 void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 size_t cpu_gdn_scratch_floats(const ob_op *op);
 void cpu_gdn_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+
+/* --- cpu_csa.c --- */
+size_t cpu_csa_scratch_floats(const ob_op *op, int32_t max_ctx);
+void cpu_csa_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+void cpu_hc_mix(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
+void cpu_hc_post(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
 
 /* --- cpu_attn.c --- */
 size_t cpu_attn_scratch_floats(const ob_attn_params *a);

@@ -209,6 +209,7 @@ static cpu_own_fn own_kernel(const ob_dev_plan *p, const ob_op *op)
     case OB_OP_CONV1D:
         return op->p.conv.act != OB_ACT_GELU_ERF && op->p.conv.act != OB_ACT_GELU_QUICK ? cpu_conv_run : NULL;
     case OB_OP_GDN: return cpu_gdn_run;
+    case OB_OP_CSA: return cpu_csa_run;
     case OB_OP_CCA: return cpu_cca_fits(p, op) ? cpu_cca_run : NULL;
     default: return NULL;
     }
@@ -365,6 +366,8 @@ static void measure(ob_dev_plan *p, sizes *z)
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
             if (op->kind == OB_OP_MOE_GLU) cpu_moe_measure(p, op, rows, &z->moe);
             if (op->kind == OB_OP_GDN) z->floats = OB_MAX(z->floats, cpu_gdn_scratch_floats(op) * sizeof(float));
+            if (op->kind == OB_OP_CSA)
+                z->floats = OB_MAX(z->floats, cpu_csa_scratch_floats(op, p->max_ctx) * sizeof(float));
             if (op->kind == OB_OP_LINEAR_HEADS) cpu_heads_measure(p, op, rows, &z->moe);
         } else if (st->kind == STAGE_LINEAR) {
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);

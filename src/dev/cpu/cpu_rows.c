@@ -132,14 +132,14 @@ cpu_row_fn cpu_row_kernel(ob_op_kind kind)
     case OB_OP_SCALE: return row_scale;
     case OB_OP_GATE: return row_gate;
     case OB_OP_ACT: return row_act;
+    case OB_OP_HC_MIX: return cpu_hc_mix;
+    case OB_OP_HC_POST: return cpu_hc_post;
     case OB_OP_ADD_ROW:
     case OB_OP_POOL:
     case OB_OP_MERGE:
     case OB_OP_AFFINE:
     case OB_OP_SPLIT:
     case OB_OP_JOIN:
-    case OB_OP_HC_MIX:
-    case OB_OP_HC_POST:
     case OB_OP_MOE_ROUTE: return row_by_ref;
     default: return NULL;
     }

@@ -69,6 +69,13 @@ typedef struct ob_cpu_kernels {
     float (*gdn_keys)(const float *q, const float *k, int32_t k_dim, float eps, float *qn, float *kn);
     void (*gdn)(const ob_cpu_gdn *g);
     void (*attn_tile)(const ob_cpu_attn_tile *t);
+    /* Only the products, to t->s [n_q][OB_CPU_ATTN_TILE]; v_*, lo, hi, max, sum and o are not looked at. */
+    void (*attn_scores)(const ob_cpu_attn_tile *t);
+    /* y[i] = sum_h w[h] * max(0, s[h * ld + i]), i < n. */
+    void (*relu_mix)(const float *s, int64_t ld, const float *w, int32_t n_head, float *y, int64_t n);
+    /* y[c] = sum_t softmax_t(gate[t][c] + ape[t][c]) * kv[t][c] over n rows, c < width. */
+    void (*softmax_pool)(const float *const *kv, const float *const *gate, const float *const *ape, int32_t n,
+                         float *y, int64_t width);
     /* Merge partial result 2 into 1: both as the fields of ob_cpu_attn_tile, one query. */
     void (*attn_merge)(float *max, float *sum, float *o, float max2, float sum2, const float *o2,
                        int32_t v_pad);
