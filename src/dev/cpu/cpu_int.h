@@ -155,6 +155,7 @@ void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 
 /* --- cpu_recur.c --- */
 void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+size_t cpu_cca_scratch_floats(const ob_dev_plan *p, const ob_op *op);
 bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op);
 void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 size_t cpu_gdn_scratch_floats(const ob_op *op);

@@ -366,6 +366,7 @@ static void measure(ob_dev_plan *p, sizes *z)
             const int32_t rows = ob_value_rows(g, op->in[0], g->max_tok, g->max_out, g->max_seq);
             if (op->kind == OB_OP_MOE_GLU) cpu_moe_measure(p, op, rows, &z->moe);
             if (op->kind == OB_OP_GDN) z->floats = OB_MAX(z->floats, cpu_gdn_scratch_floats(op) * sizeof(float));
+            if (op->kind == OB_OP_CCA) z->floats = OB_MAX(z->floats, cpu_cca_scratch_floats(p, op) * sizeof(float));
             if (op->kind == OB_OP_CSA)
                 z->floats = OB_MAX(z->floats, cpu_csa_scratch_floats(op, p->max_ctx) * sizeof(float));
             if (op->kind == OB_OP_LINEAR_HEADS) cpu_heads_measure(p, op, rows, &z->moe);

@@ -13,7 +13,10 @@
 
 #include "base/math.h"
 
-enum { CONV_COLUMNS = 256 };
+enum {
+    CONV_COLUMNS = 256,
+    CCA_ROWS = 8, /* tokens that share the grouped taps while they are at hand */
+};
 
 void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
 {
@@ -106,7 +109,7 @@ typedef struct cca {
     const ob_dev_plan *p;
     const ob_op *op;
     const float *tap, *bias, *turned, *grp_bias, *k_scale; /* turned: [tap][head][in][out] */
-    float *old, *now;                                      /* first convolution of one head, two tokens */
+    float *first; /* scratch: first convolution of one head, CCA_ROWS tokens and those before them */
     int32_t n_q, n_qk, hd;
 } cca;
 
@@ -123,39 +126,48 @@ static const float *cca_input(const cca *c, int64_t r, int64_t first, int32_t ba
     return c->p->states[state] + c->p->step.seq_slot[seq] * c->p->prog.states[state].n_floats + (at + 2) * c->n_qk + col;
 }
 
-/* Both convolutions of head h (query heads, then key heads) at row r, plus the mean that joins it. */
-static void cca_head(const cca *c, int64_t r, int32_t h, float *y)
+/* First convolution of head h (query heads, then key heads) at row r, and at the token before it. */
+static void cca_first(const cca *c, int64_t r, int32_t h, float *now, float *old)
+{
+    const int32_t hd = c->hd, col = h * hd, seq = c->p->row_seq[r];
+    const int64_t first = c->p->step.seq_first[seq];
+    const float *w = c->tap + 2 * col, *b = c->bias + col, *u[3];
+    for (int32_t back = 0; back < 3; back++) u[back] = cca_input(c, r, first, back, seq, col);
+    for (int32_t i = 0; i < hd; i++) {
+        now[i] = b[i] + w[2 * i] * u[1][i] + w[2 * i + 1] * u[0][i];
+        old[i] = b[i] + w[2 * i] * u[2][i] + w[2 * i + 1] * u[1][i];
+    }
+}
+
+/* Rows [r0, r0 + n) of head h: both convolutions, then what joins them and the length. y [n][ldy]. */
+static void cca_head(const cca *c, int64_t r0, int32_t n, int32_t h, float *y, int64_t ldy)
 {
     const ob_cca_params *a = &c->op->p.cca;
     const ob_cpu_kernels *kern = c->p->dev->kern;
-    const int32_t hd = c->hd, col = h * hd, seq = c->p->row_seq[r], group = a->n_head / a->n_head_kv;
-    const int64_t first = c->p->step.seq_first[seq];
-    const float *u[3];
-    for (int32_t back = 0; back < 3; back++) u[back] = cca_input(c, r, first, back, seq, col);
-    for (int32_t i = 0; i < hd; i++) {
-        const float w0 = c->tap[2 * (col + i)], w1 = c->tap[2 * (col + i) + 1], b = c->bias[col + i];
-        c->now[i] = b + w0 * u[1][i] + w1 * u[0][i];
-        c->old[i] = b + w0 * u[2][i] + w1 * u[1][i];
+    const int32_t hd = c->hd, col = h * hd, group = a->n_head / a->n_head_kv;
+    float *now = c->first, *old = now + CCA_ROWS * hd;
+    for (int32_t i = 0; i < n; i++) {
+        cca_first(c, r0 + i, h, now + i * hd, old + i * hd);
+        memcpy(y + i * ldy, c->grp_bias + col, (size_t)hd * sizeof *y);
     }
-    memcpy(y, c->grp_bias + col, (size_t)hd * sizeof *y);
     const float *w0 = c->turned + (int64_t)col * hd, *w1 = w0 + (int64_t)c->n_qk * hd;
-    for (int32_t i = 0; i < hd; i++) {
-        kern->add(y, w0 + (int64_t)i * hd, c->old[i], y, hd);
-        kern->add(y, w1 + (int64_t)i * hd, c->now[i], y, hd);
+    kern->mix(w0, hd, hd, old, hd, n, y, ldy);
+    kern->mix(w1, hd, hd, now, hd, n, y, ldy);
+    for (int32_t i = 0; i < n; i++, y += ldy) {
+        const float *q = cpu_row(c->p, c->op->in[0], r0 + i), *k = cpu_row(c->p, c->op->in[1], r0 + i);
+        if (h < a->n_head) {
+            kern->add(y, q + col, 0.5f, y, hd);
+            kern->add(y, k + h / group * hd, 0.5f, y, hd);
+        } else {
+            const int32_t g = h - a->n_head;
+            for (int32_t j = g * group; j < (g + 1) * group; j++) kern->add(y, q + j * hd, 0.5f / (float)group, y, hd);
+            kern->add(y, k + g * hd, 0.5f, y, hd);
+        }
+        double sum = 0;
+        for (int32_t j = 0; j < hd; j++) sum += (double)y[j] * (double)y[j];
+        const double scale = sqrt((double)hd) * (h < a->n_head ? 1.0 : (double)c->k_scale[h - a->n_head]);
+        kern->scale(y, (float)(scale / OB_MAX(sqrt(sum), 1e-12)), 0, y, hd);
     }
-    const float *q = cpu_row(c->p, c->op->in[0], r), *k = cpu_row(c->p, c->op->in[1], r);
-    if (h < a->n_head) {
-        kern->add(y, q + col, 0.5f, y, hd);
-        kern->add(y, k + h / group * hd, 0.5f, y, hd);
-    } else {
-        const int32_t g = h - a->n_head;
-        for (int32_t j = g * group; j < (g + 1) * group; j++) kern->add(y, q + j * hd, 0.5f / (float)group, y, hd);
-        kern->add(y, k + g * hd, 0.5f, y, hd);
-    }
-    double sum = 0;
-    for (int32_t i = 0; i < hd; i++) sum += (double)y[i] * (double)y[i];
-    const double scale = sqrt((double)hd) * (h < a->n_head ? 1.0 : (double)c->k_scale[h - a->n_head]);
-    kern->scale(y, (float)(scale / OB_MAX(sqrt(sum), 1e-12)), 0, y, hd);
 }
 
 static void cca_values(const cca *c, int64_t r)
@@ -191,6 +203,11 @@ static void cca_remember(const cca *c, int32_t seq)
     memcpy(s + c->n_qk, cpu_row(c->p, c->op->in[3], last), (size_t)half * sizeof *s);
 }
 
+size_t cpu_cca_scratch_floats(const ob_dev_plan *p, const ob_op *op)
+{
+    return 2 * CCA_ROWS * (size_t)(p->prog.vals[op->in[0]].cols / op->p.cca.n_head);
+}
+
 bool cpu_cca_fits(const ob_dev_plan *p, const ob_op *op) { return p->prog.vals[op->in[0]].cols / op->p.cca.n_head <= 1024; }
 
 void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
@@ -201,15 +218,15 @@ void cpu_cca_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
              .k_scale = cpu_vector(p, op->w[4])};
     c.n_qk = c.n_q + p->prog.vals[op->in[1]].cols;
     c.hd = c.n_q / a->n_head;
-    c.old = t->ref;
-    c.now = c.old + c.hd;
-    const int64_t n_head = a->n_head + a->n_head_kv;
-    for (int64_t i, i1; ob_pool_take(p->dev->pool, p->step.n_tok * n_head, 1, &i, &i1);) {
-        const int64_t r = i / n_head;
-        const int32_t h = (int32_t)(i % n_head);
-        if (h == 0) cca_values(&c, r);
-        cca_head(&c, r, h, h < a->n_head ? cpu_row(p, op->out[0], r) + h * c.hd
-                                         : cpu_row(p, op->out[1], r) + (h - a->n_head) * c.hd);
+    c.first = t->work;
+    const int64_t n_head = a->n_head + a->n_head_kv, n_block = ob_div_up(p->step.n_tok, CCA_ROWS);
+    for (int64_t i, i1; ob_pool_take(p->dev->pool, n_block * n_head, 1, &i, &i1);) {
+        const int64_t r = i / n_head * CCA_ROWS;
+        const int32_t h = (int32_t)(i % n_head), n = (int32_t)OB_MIN(CCA_ROWS, p->step.n_tok - r);
+        for (int32_t k = 0; k < n && h == 0; k++) cca_values(&c, r + k);
+        const bool query = h < a->n_head;
+        const ob_val out = op->out[query ? 0 : 1];
+        cca_head(&c, r, n, h, cpu_row(p, out, r) + (query ? h : h - a->n_head) * c.hd, p->prog.vals[out].cols);
     }
     ob_pool_barrier(p->dev->pool);
     for (int64_t i, i1; ob_pool_take(p->dev->pool, p->step.n_seq, 1, &i, &i1);) cca_remember(&c, (int32_t)i);

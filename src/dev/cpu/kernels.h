@@ -65,6 +65,9 @@ typedef struct ob_cpu_kernels {
     /* y = act(bias + sum_k tap[k] * u[k]) over n columns; bias may be NULL. act is not GELU_ERF. */
     void (*conv)(const float *const *u, const float *const *tap, int32_t n_tap, const float *bias, ob_act act,
                  float *y, int64_t n);
+    /* y[r][c] += sum_i x[r][i] * w[i][c] over n_in inputs, n_out columns and m rows, i in order. */
+    void (*mix)(const float *w, int32_t n_in, int32_t n_out, const float *x, int64_t ldx, int32_t m, float *y,
+                int64_t ldy);
     /* The delta rule (OB_OP_GDN): q and k of a token as the recurrence wants them, and their product. */
     float (*gdn_keys)(const float *q, const float *k, int32_t k_dim, float eps, float *qn, float *kn);
     void (*gdn)(const ob_cpu_gdn *g);
