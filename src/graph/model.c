@@ -197,8 +197,10 @@ ob_status ob_load_rope(ob_model *m, ob_rope_pairing pairing, ob_err *err)
                           (double)r->base, r->n_rot);
     float factor = 0;
     OB_TRY(ob_key_f32_opt(m, "rope.scale_linear", &factor, err)); /* old name of linear scaling */
+    /* Files that scale and do not say how: linear, as everywhere but in DeepSeek V4. */
     const ob_kv *kv = find(m, "rope.scaling.type");
-    ob_str type = factor != 0 ? (ob_str){"linear", 6} : (ob_str){"none", 4};
+    const bool scaled = factor != 0 || find(m, "rope.scaling.factor");
+    ob_str type = !scaled ? (ob_str){"none", 4} : m->arch == &ob_arch_deepseek4 ? (ob_str){"yarn", 4} : (ob_str){"linear", 6};
     if (kv && !ob_kv_str(kv, &type))
         return ob_err_set(err, OB_E_FORMAT, "key %s.rope.scaling.type is not a string", m->arch->name);
     OB_TRY(ob_key_f32_opt(m, "rope.scaling.factor", &factor, err));

@@ -85,6 +85,41 @@ static void insert_str(world *w, const char *key, const char *value)
 static void insert_u32(world *w, const char *key, uint32_t v) { insert(w, key, OB_KV_U32, &v); }
 static void insert_f32(world *w, const char *key, float v) { insert(w, key, OB_KV_F32, &v); }
 
+/* Tensors renamed; their data stays where it is. */
+static void rename_tensors(world *w, const char *const (*names)[2], size_t n)
+{
+    ob_buf b;
+    uint64_t data = UINT64_MAX, len;
+    if (ob_file_open_bytes(w->bytes.data, w->bytes.len, 0, &w->file, &w->err) != OB_OK) fail_msg("%s", w->err.text);
+    const size_t n_tensors = ob_file_n_tensors(w->file);
+    for (size_t i = 0; i < n_tensors; i++) data = OB_MIN(data, ob_file_tensor(w->file, i)->file_off);
+    const char *first = ob_file_tensor(w->file, 0)->name;
+    size_t at = 0;
+    for (size_t i = 8; !at && i + strlen(first) < w->bytes.len; i++) {
+        memcpy(&len, w->bytes.data + i - 8, 8);
+        if (len == strlen(first) && !memcmp(w->bytes.data + i, first, len)) at = i - 8;
+    }
+    ob_buf_init(&b, 17u << 20);
+    ob_buf_add(&b, w->bytes.data, at);
+    for (size_t i = 0; i < n_tensors; i++) {
+        const ob_tensor *t = ob_file_tensor(w->file, i);
+        const char *name = t->name;
+        for (size_t k = 0; k < n; k++)
+            if (!strcmp(t->name, names[k][0])) name = names[k][1];
+        gb_str(&b, name);
+        gb_u32(&b, (uint32_t)t->n_dims);
+        for (int d = 0; d < t->n_dims; d++) gb_u64(&b, (uint64_t)t->ne[d]);
+        gb_u32(&b, t->type);
+        gb_u64(&b, t->file_off - data);
+    }
+    gb_pad(&b, 32);
+    ob_buf_add(&b, w->bytes.data + data, w->bytes.len - data);
+    ob_file_close(w->file);
+    w->file = NULL;
+    ob_buf_deinit(&w->bytes);
+    w->bytes = b;
+}
+
 static ob_status build(world *w, int32_t n_ctx)
 {
     if (ob_file_open_bytes(w->bytes.data, w->bytes.len, 0, &w->file, &w->err) != OB_OK) fail_msg("%s", w->err.text);
@@ -384,6 +419,57 @@ static void test_prediction_blocks(void **state)
     }
 }
 
+/* The weights that ops read, in order, are the same bytes under the other names. */
+static void test_zaya_names(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {
+        {"blk.0.ssm_conv1d.weight", "blk.0.cca_conv_grp.weight"},
+        {"blk.0.ssm_conv1d.bias", "blk.0.cca_conv_grp.bias"},
+        {"blk.0.cca_conv_grp.weight", "blk.0.cca_conv_grp_grouped.weight"},
+        {"blk.0.cca_conv_grp.bias", "blk.0.cca_conv_grp_grouped.bias"},
+        {"blk.1.zaya_router_eda_scale.weight", "blk.1.zaya_router_eda.weight"},
+        {"blk.2.zaya_router_eda_scale.weight", "blk.2.zaya_router_eda.weight"},
+        {"blk.0.post_attention_norm.weight", "blk.0.post_attn_norm.weight"},
+        {"blk.2.post_attention_norm.weight", "blk.2.post_attn_norm.weight"}};
+    world a, b;
+    load(&a, "zaya");
+    load(&b, "zaya");
+    rename_tensors(&b, names, OB_COUNT(names));
+    if (build(&a, 0) != OB_OK) fail_msg("%s", a.err.text);
+    if (build(&b, 0) != OB_OK) fail_msg("%s", b.err.text);
+    assert_int_equal(a.prog->n_weights, b.prog->n_weights);
+    for (int32_t i = 0; i < a.prog->n_weights; i++) {
+        const ob_weight *x = &a.prog->weights[i], *y = &b.prog->weights[i];
+        assert_int_equal(x->n_bytes, y->n_bytes);
+        assert_memory_equal(x->data, y->data, x->n_bytes);
+    }
+    done(&a);
+    done(&b);
+}
+
+/* Scaling without a type: linear, but YaRN in DeepSeek V4, whose own files do not name it. */
+static void test_scaling_without_type(void **state)
+{
+    (void)state;
+    world w;
+    load(&w, "llama");
+    insert_f32(&w, "llama.rope.scaling.factor", 4.0f);
+    if (build(&w, 0) != OB_OK) fail_msg("%s", w.err.text);
+    assert_true(find_op(&w, OB_OP_ROPE, 0)->p.rope.freq_scale == 0.25f);
+    assert_true(find_op(&w, OB_OP_ROPE, 0)->p.rope.ext_factor == 0);
+    done(&w);
+    load(&w, "deepseek4");
+    insert_f32(&w, "deepseek4.rope.scaling.factor", 16.0f);
+    if (build(&w, 0) != OB_OK) fail_msg("%s", w.err.text);
+    /* layer 0 sees only its window: unscaled; layer 1 is compressed; the magnitude stays 1 */
+    const ob_rope_params first = find_op(&w, OB_OP_ROPE, 0)->p.rope, second = find_op(&w, OB_OP_ROPE, 3)->p.rope;
+    assert_true(first.freq_scale == 1.0f && first.ext_factor == 0 && first.base == 10000.0f);
+    assert_true(second.freq_scale == 1.0f / 16 && second.ext_factor == 1.0f && second.attn_factor == 1.0f);
+    assert_true(find_op(&w, OB_OP_CSA, 1)->p.csa.rope.freq_scale == 1.0f / 16);
+    done(&w);
+}
+
 /* YaRN in deepseek2 leaves the rotation's magnitude alone and scales the scores (compared with llama.cpp on
  * the same file: perplexity equal to seven digits). */
 static void test_deepseek_yarn(void **state)
@@ -436,6 +522,7 @@ static void test_yarn_frequencies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_zaya_names), cmocka_unit_test(test_scaling_without_type),
         cmocka_unit_test(test_every_scale), cmocka_unit_test(test_every_unused_tensor),
         cmocka_unit_test(test_gating_of_glm), cmocka_unit_test(test_yarn_frequencies),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_minicpm_defaults),  cmocka_unit_test(test_gating_default),

@@ -7,10 +7,15 @@
  *   choice: softmax(W4 gelu(W2 gelu(W1 rms(r) + b) + b)) over the experts and one that does nothing
  *   x  = (expert(m) * probability + bh) * sh + (x + br) * sr
  *
+ * Other names that files of the community have: cca_conv_grp and cca_conv_grp_grouped for the first and the
+ * grouped convolution (ssm_conv1d, cca_conv_grp), zaya_router_eda, post_attn_norm; and the first layer may have no
+ * res_scale_res, which then changes nothing.
+ *
  * In these files expert_feed_forward_length is the width of the router and feed_forward_length that of an
  * expert; the first half of each head rotates (half-split pairs).
  */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "graph/graph_int.h"
@@ -26,14 +31,29 @@ static ob_status load(ob_model *m, ob_err *err)
     return ob_load_moe(m, h, err);
 }
 
+static bool there(const ob_builder *b, const char *name)
+{
+    char whole[64];
+    snprintf(whole, sizeof whole, "blk.%d.%s", b->layer, name);
+    return ob_file_find_tensor(b->m->file, whole) != NULL;
+}
+
+/* blk.N.<name>, or where the file has not that, blk.N.<other>. */
+static int32_t either(ob_builder *b, const char *name, const char *other)
+{
+    return ob_b_weight(b, OB_USE_VECTOR, "blk.%d.%s", b->layer, there(b, name) || !there(b, other) ? name : other);
+}
+
 /* x = (y + b) * w + (x + b) * w with the vectors res_scale_hs and res_scale_res. */
 static ob_val rescale(ob_builder *b, ob_val y, ob_val x, const char *part)
 {
     const int l = b->layer;
-    const int32_t w[4] = {ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_hs%s.weight", l, part),
-                          ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_hs%s.bias", l, part),
-                          ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_res%s.weight", l, part),
-                          ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_res%s.bias", l, part)};
+    const bool first = l == 0 && !*part && !there(b, "res_scale_res.weight");
+    const int32_t w[4] = {
+        ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_hs%s.weight", l, part),
+        ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_hs%s.bias", l, part),
+        first ? OB_NONE : ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_res%s.weight", l, part),
+        first ? OB_NONE : ob_b_weight(b, OB_USE_VECTOR, "blk.%d.res_scale_res%s.bias", l, part)};
     return ob_b_affine(b, y, x, w);
 }
 
@@ -45,10 +65,12 @@ static ob_val build_attention(const ob_model *m, ob_builder *b, ob_val n)
                           ob_b_weight(b, OB_USE_LINEAR, "blk.%d.attn_k.weight", l),
                           ob_b_weight(b, OB_USE_LINEAR, "blk.%d.cca_val_proj1.weight", l),
                           ob_b_weight(b, OB_USE_LINEAR, "blk.%d.cca_val_proj2.weight", l)};
-    const int32_t conv[5] = {ob_b_weight(b, OB_USE_VECTOR, "blk.%d.ssm_conv1d.weight", l),
-                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.ssm_conv1d.bias", l),
-                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.cca_conv_grp.weight", l),
-                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.cca_conv_grp.bias", l),
+    const bool other = there(b, "cca_conv_grp_grouped.weight");
+    const char *first = other ? "cca_conv_grp" : "ssm_conv1d", *grouped = other ? "cca_conv_grp_grouped" : "cca_conv_grp";
+    const int32_t conv[5] = {ob_b_weight(b, OB_USE_VECTOR, "blk.%d.%s.weight", l, first),
+                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.%s.bias", l, first),
+                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.%s.weight", l, grouped),
+                             ob_b_weight(b, OB_USE_VECTOR, "blk.%d.%s.bias", l, grouped),
                              ob_b_weight(b, OB_USE_VECTOR, "blk.%d.cca_k_scale.weight", l)};
     ob_val in[4], qkv[3];
     ob_b_linears(b, n, 4, w, NULL, in);
@@ -71,8 +93,8 @@ static ob_val build_router(ob_builder *b, ob_val n, ob_val *state)
     const int l = b->layer;
     ob_val r = ob_b_linear(b, n, ob_b_weight(b, OB_USE_LINEAR, "blk.%d.ffn_gate_inp.weight", l),
                            ob_b_weight(b, OB_USE_VECTOR, "blk.%d.ffn_gate_inp.bias", l));
-    int32_t scale[4] = {OB_NONE, OB_NONE, ob_b_weight_opt(b, OB_USE_VECTOR, "blk.%d.zaya_router_eda_scale.weight", l),
-                        OB_NONE};
+    const char *name = there(b, "zaya_router_eda.weight") ? "zaya_router_eda" : "zaya_router_eda_scale";
+    int32_t scale[4] = {OB_NONE, OB_NONE, ob_b_weight_opt(b, OB_USE_VECTOR, "blk.%d.%s.weight", l, name), OB_NONE};
     if (*state != OB_NONE && scale[2] != OB_NONE) ob_b_affine(b, r, *state, scale);
     *state = r;
     ob_val y = ob_b_linear(b, ob_block_norm(b, r, "ffn_norm", 0),
@@ -94,7 +116,7 @@ static void build(const ob_model *m, ob_builder *b)
     x = ob_b_affine(b, x, OB_NONE, in);
     for (b->layer = 0; b->layer < m->hp.n_layer; b->layer++) {
         x = rescale(b, build_attention(m, b, ob_block_norm(b, x, "attn_norm", 0)), x, "");
-        ob_val n = ob_block_norm(b, x, "post_attention_norm", 0);
+        ob_val n = ob_b_rms_norm(b, x, either(b, "post_attention_norm.weight", "post_attn_norm.weight"), m->hp.norm_eps, 0);
         ob_b_route(b, build_router(b, n, &router),
                    ob_b_weight(b, OB_USE_VECTOR, "blk.%d.zaya_router_biases.weight", b->layer), OB_NONE, &h->route,
                    route);
