@@ -13,9 +13,18 @@
 
 enum { MAX_GOLDEN = 256 };
 
-/* Reference logits of one model file: of NAME.npz, or of BASE.npz's exact_TYPE for BASE-TYPE.gguf. */
+/* What the reference numbers are of. */
+typedef enum kind {
+    LOGITS,  /* a row per token */
+    VECTORS, /* an encoder's, of every token */
+    CLASSES, /* scores of the texts at starts, lengths */
+    MARKS,   /* scores at the marks, a row per token type */
+} kind;
+
+/* Reference numbers of one model file: of NAME.npz, or of BASE.npz's exact_TYPE for BASE-TYPE.gguf. */
 typedef struct golden {
-    ob_npz_array tokens, logits;
+    kind kind;
+    ob_npz_array tokens, want, starts, lengths, marks;
     double atol; /* 0: none stated (quantised files) */
 } golden;
 
@@ -23,43 +32,76 @@ typedef struct result {
     const char *state; /* "ok", "WRONG", "not supported", "failed" */
     char arch[32], model[80], device[32], text[200];
     double max_diff, kld, argmax; /* argmax: share of positions with the same best token */
+    double cosine;                /* of VECTORS, instead: the smallest */
+    bool vectors;
     double atol;
     int32_t n;
 } result;
 
 static void golden_free(golden *g)
 {
-    ob_free(g->tokens.data);
-    ob_free(g->logits.data);
+    ob_npz_array *all[] = {&g->tokens, &g->want, &g->starts, &g->lengths, &g->marks};
+    for (size_t i = 0; i < OB_COUNT(all); i++) ob_free(all[i]->data);
     memset(g, 0, sizeof *g);
 }
 
-/* *found false: there is a file, but no logits of a text in it. */
+static ob_status read_atol(const ob_npz *z, double *atol, ob_err *err)
+{
+    ob_npz_array a = {0};
+    ob_status s = OB_OK;
+    if (!ob_npz_has(z, "atol")) return OB_OK;
+    if (ob_npz_get(z, "atol", "<f8", &a, err) == OB_OK) {
+        if (a.n_items == 1) *atol = *(const double *)a.data;
+    } else if ((s = ob_npz_get(z, "atol", "<f4", &a, err)) == OB_OK && a.n_items == 1) {
+        *atol = (double)*(const float *)a.data;
+    }
+    ob_free(a.data);
+    return s;
+}
+
+/* Whether the arrays fit each other; everything that is read later is inside them. */
+static bool fits(const golden *g)
+{
+    const ob_npz_array *w = &g->want;
+    if (g->tokens.n_dims != 1 || w->n_dims != 2 || g->tokens.shape[0] < 1 || w->shape[0] < 1 || w->shape[1] < 1) return false;
+    if (g->kind == LOGITS || g->kind == VECTORS) return w->shape[0] == g->tokens.shape[0];
+    if (g->kind == MARKS) {
+        const int32_t *mark = g->marks.data;
+        for (size_t i = 0; i < g->marks.n_items; i++)
+            if (mark[i] < 0 || mark[i] >= g->tokens.shape[0]) return false;
+        return g->marks.n_items == (size_t)w->shape[1];
+    }
+    if (g->starts.n_items != (size_t)w->shape[0] || g->lengths.n_items != (size_t)w->shape[0]) return false;
+    for (int64_t i = 0; i < w->shape[0]; i++) {
+        const int64_t at = ((const int32_t *)g->starts.data)[i], n = ((const int32_t *)g->lengths.data)[i];
+        if (at < 0 || n < 1 || at + n > g->tokens.shape[0]) return false;
+    }
+    return true;
+}
+
+/* *found false: there is a file, but no numbers of a text in it. */
 static ob_status read_golden(const char *npz, const char *type, golden *g, bool *found, ob_err *err)
 {
     ob_status s = OB_OK;
     ob_npz *z = NULL;
     char key[64] = "logits";
-    ob_npz_array a = {0};
     *found = false;
     OB_TRY(ob_npz_open(npz, &z, err));
     if (type) snprintf(key, sizeof key, "exact_%.40s", type);
+    else if (ob_npz_has(z, "embeddings")) g->kind = VECTORS, snprintf(key, sizeof key, "embeddings");
+    else if (ob_npz_has(z, "starts") && ob_npz_has(z, "lengths")) g->kind = CLASSES;
+    else if (ob_npz_has(z, "marks")) g->kind = MARKS;
     if (!ob_npz_has(z, "tokens") || !ob_npz_has(z, key) || ob_npz_has(z, "image")) goto out;
     OB_GOTO(ob_npz_get(z, "tokens", "<i4", &g->tokens, err));
-    OB_GOTO(ob_npz_get(z, key, "<f4", &g->logits, err));
-    if (ob_npz_has(z, "atol") && !type) {
-        if (ob_npz_get(z, "atol", "<f8", &a, err) == OB_OK) {
-            if (a.n_items == 1) g->atol = *(const double *)a.data;
-        } else {
-            OB_GOTO(ob_npz_get(z, "atol", "<f4", &a, err));
-            if (a.n_items == 1) g->atol = (double)*(const float *)a.data;
-        }
+    OB_GOTO(ob_npz_get(z, key, "<f4", &g->want, err));
+    if (g->kind == CLASSES) {
+        OB_GOTO(ob_npz_get(z, "starts", "<i4", &g->starts, err));
+        OB_GOTO(ob_npz_get(z, "lengths", "<i4", &g->lengths, err));
     }
-    /* Classifiers have logits too, but not one row per token. */
-    *found = g->tokens.n_dims == 1 && g->logits.n_dims == 2 && g->logits.shape[0] == g->tokens.shape[0] &&
-             g->tokens.shape[0] > 0 && g->logits.shape[1] > 0;
+    if (g->kind == MARKS) OB_GOTO(ob_npz_get(z, "marks", "<i4", &g->marks, err));
+    if (!type) OB_GOTO(read_atol(z, &g->atol, err));
+    *found = fits(g);
 out:
-    ob_free(a.data);
     ob_npz_close(z);
     if (s != OB_OK || !*found) golden_free(g);
     return s;
@@ -94,7 +136,7 @@ static ob_status compare(ob_ctx *c, const golden *g, result *r, ob_err *err)
 {
     enum { CHUNK = 33 };
     ob_seq *s = NULL;
-    const int32_t n_vocab = (int32_t)g->logits.shape[1], *tok = g->tokens.data;
+    const int32_t n_vocab = (int32_t)g->want.shape[1], *tok = g->tokens.data;
     ob_engine_info info;
     ob_ctx_describe(c, &info);
     if (info.n_vocab != n_vocab)
@@ -112,10 +154,57 @@ static ob_status compare(ob_ctx *c, const golden *g, result *r, ob_err *err)
         }
         for (int32_t i = 0; i < n; i++)
             compare_row(r, logits + (size_t)i * (size_t)n_vocab,
-                        (const float *)g->logits.data + (size_t)(at + i) * (size_t)n_vocab, n_vocab);
+                        (const float *)g->want.data + (size_t)(at + i) * (size_t)n_vocab, n_vocab);
         at += n;
     }
     ob_ctx_seq_free(c, s);
+    return OB_OK;
+}
+
+static void compare_vectors(result *r, const float *got, const float *want, int32_t n_cols)
+{
+    r->vectors = true;
+    r->cosine = 1;
+    for (int32_t i = 0; i < r->n; i++, got += n_cols, want += n_cols) {
+        double ab = 0, aa = 0, bb = 0;
+        for (int32_t c = 0; c < n_cols; c++) {
+            const double d = fabs((double)got[c] - (double)want[c]);
+            if (!(d <= r->max_diff)) r->max_diff = isnan(d) ? INFINITY : d;
+            ab += (double)got[c] * (double)want[c];
+            aa += (double)got[c] * (double)got[c];
+            bb += (double)want[c] * (double)want[c];
+        }
+        r->cosine = OB_MIN(r->cosine, ab / sqrt(aa * bb));
+    }
+}
+
+/* An encoder's texts, each whole in a step of its own. */
+static ob_status compare_texts(ob_ctx *c, const golden *g, result *r, ob_err *err)
+{
+    const int32_t n_cols = (int32_t)g->want.shape[1], *tok = g->tokens.data;
+    const int32_t n_texts = g->kind == VECTORS ? 1 : (int32_t)g->want.shape[0];
+    r->n = (int32_t)g->want.shape[0];
+    for (int32_t i = 0; i < n_texts; i++) {
+        ob_chunk ch = {.tok = tok, .n_tok = (int32_t)g->tokens.shape[0]};
+        if (g->kind == CLASSES) {
+            ch.tok = tok + ((const int32_t *)g->starts.data)[i];
+            ch.n_tok = ((const int32_t *)g->lengths.data)[i];
+        } else if (g->kind == MARKS) {
+            ch.marks = g->marks.data;
+            ch.n_out = n_cols;
+            ch.type = i;
+        }
+        const float *rows;
+        const int64_t n_want = g->kind == VECTORS ? (int64_t)g->want.n_items : n_cols;
+        if ((int64_t)ob_ctx_n_rows(c, &ch, 1) * ob_ctx_n_cols(c) != n_want)
+            return ob_err_set(err, OB_E_FORMAT, "the model gives %d columns, the reference has %d", ob_ctx_n_cols(c), n_cols);
+        OB_TRY(ob_ctx_seq_new(c, &ch.seq, err));
+        const ob_status s = ob_ctx_step(c, &ch, 1, &rows, err);
+        if (s == OB_OK && g->kind == VECTORS) compare_vectors(r, rows, g->want.data, n_cols);
+        else if (s == OB_OK) compare_row(r, rows, (const float *)g->want.data + (size_t)i * (size_t)n_cols, n_cols);
+        ob_ctx_seq_free(c, ch.seq);
+        OB_TRY(s);
+    }
     return OB_OK;
 }
 
@@ -129,6 +218,11 @@ static void judge(result *r, const ob_err *err, ob_status s, bool exact)
     /* A device that computes in f32 is held to the file's tolerance, but for single positions that rounding
      * can turn (the choice of an expert); others to what the distributions say. */
     const bool close = exact && r->atol > 0 && r->max_diff <= r->atol;
+    if (r->vectors) {
+        r->state = close || (isfinite(r->max_diff) && r->cosine >= 0.9999) ? "ok" : "WRONG";
+        snprintf(r->text, sizeof r->text, "max %.1e%s  cosine %.7f", r->max_diff, close ? " (within tolerance)" : "", r->cosine);
+        return;
+    }
     r->state = close || (isfinite(r->max_diff) && r->kld <= 1e-3 && r->argmax >= 0.97) ? "ok" : "WRONG";
     snprintf(r->text, sizeof r->text, "max %.1e%s  KL %.1e  same best token %.1f %%", r->max_diff,
              close ? " (within tolerance)" : "", r->kld, 100 * r->argmax);
@@ -147,6 +241,8 @@ static void check_golden(const char *path, const char *device, const golden *g, 
     p.n_threads = n_threads;
     p.exact = true;
     p.k_type = p.v_type = OB_F32;
+    p.embed = g->kind == VECTORS;
+    if (p.embed) p.pooling = OB_POOLING_NONE;
     r->atol = g->atol;
     bool exact = false;
     snprintf(r->device, sizeof r->device, "%.31s", device);
@@ -156,7 +252,7 @@ static void check_golden(const char *path, const char *device, const golden *g, 
         ob_ctx_describe(c, &info);
         snprintf(r->arch, sizeof r->arch, "%.31s", info.arch);
         exact = info.device.caps & OB_DEV_EXACT;
-        s = compare(c, g, r, &err);
+        s = g->kind == LOGITS ? compare(c, g, r, &err) : compare_texts(c, g, r, &err);
     }
     judge(r, &err, s, exact);
     ob_ctx_free(c);
@@ -215,7 +311,10 @@ static void print_result(ob_buf *o, const result *r, bool json, bool first)
     ob_buf_addf(o, "%s{\"architecture\": \"%s\", \"model\": ", first ? "\n " : ",\n ", r->arch);
     ob_buf_add_json(o, r->model, strlen(r->model));
     ob_buf_addf(o, ", \"device\": \"%s\", \"state\": \"%s\"", r->device, r->state);
-    if (r->n && isfinite(r->max_diff))
+    if (r->n && isfinite(r->max_diff) && r->vectors)
+        ob_buf_addf(o, ", \"vectors\": %d, \"max_diff\": %.6g, \"atol\": %.6g, \"cosine\": %.9g", r->n, r->max_diff,
+                    r->atol, r->cosine);
+    else if (r->n && isfinite(r->max_diff))
         ob_buf_addf(o, ", \"positions\": %d, \"max_diff\": %.6g, \"atol\": %.6g, \"kld\": %.6g, \"same_argmax\": %.6g",
                     r->n, r->max_diff, r->atol, r->kld, r->argmax);
     ob_buf_adds(o, ", \"text\": ");
@@ -354,6 +453,67 @@ static ob_status ask(const ob_args *a, ob_ctx *c, ob_buf *o, int *n_wrong, ob_er
     return OB_OK;
 }
 
+/* An encoder is asked which of two texts is nearer to a third. */
+static const struct { const char *text, *near, *far; } k_triples[] = {
+    {"A cat is sleeping on the sofa.", "A kitten naps on the couch.", "The central bank raised interest rates."},
+    {"How do I sort a list in Python?", "Ordering the elements of a Python list", "A recipe for tomato soup"},
+    {"The flight was delayed by a storm.", "Bad weather made the plane late.", "She learned to play the violin."},
+    {"He bought a new car.", "He purchased an automobile.", "The museum is closed on Mondays."},
+};
+
+static ob_status embed_three(ob_encoder *e, const char *const text[3], float *v, ob_err *err)
+{
+    ob_encode_text t[3] = {0};
+    ob_status s = OB_OK;
+    for (int i = 0; i < 3 && s == OB_OK; i++) {
+        int32_t *ids;
+        size_t n;
+        s = ob_tok_encode(ob_encoder_tok(e), text[i], strlen(text[i]), OB_TOK_BOS | OB_TOK_SPECIAL, &ids, &n, err);
+        if (s == OB_OK) t[i] = (ob_encode_text){.tok = ids, .n_tok = (int32_t)n};
+    }
+    if (s == OB_OK) s = ob_encoder_run(e, t, 3, v, err);
+    for (int i = 0; i < 3; i++) ob_free((void *)t[i].tok);
+    return s;
+}
+
+static ob_status check_encoder(const ob_args *a, ob_engine_params *p, ob_buf *o, int *n_wrong, ob_err *err)
+{
+    const bool json = ob_cli_flag(a, OB_OPT_JSON);
+    ob_status s = OB_OK;
+    ob_encoder *e = NULL;
+    float *v = NULL;
+    int n_good = 0;
+    p->embed = true;
+    p->n_seq = 0;
+    OB_GOTO(ob_encoder_new(p, &e, err));
+    const int32_t n = ob_encoder_n_cols(e);
+    v = ob_reallocarray(NULL, 3 * (size_t)n, sizeof *v);
+    if (!v) OB_GOTO(ob_err_set(err, OB_E_NO_MEMORY, "no memory for vectors"));
+    for (size_t i = 0; i < OB_COUNT(k_triples); i++) {
+        const char *const text[3] = {k_triples[i].text, k_triples[i].near, k_triples[i].far};
+        double near = 0, far = 0;
+        OB_GOTO(embed_three(e, text, v, err));
+        for (int k = 0; k < 3; k++) ob_normalize(v + k * n, n);
+        for (int32_t c = 0; c < n; c++) {
+            near += (double)v[c] * (double)v[n + c];
+            far += (double)v[c] * (double)v[2 * n + c];
+        }
+        n_good += near > far;
+        if (json)
+            ob_buf_addf(o, "%s{\"text\": \"%s\", \"near\": %.6f, \"far\": %.6f, \"state\": \"%s\"}", i ? ",\n " : "\n ", text[0],
+                        near, far, near > far ? "ok" : "missed");
+        else
+            ob_buf_addf(o, "%-6s \"%s\": %.3f to \"%s\", %.3f to \"%s\"\n", near > far ? "ok" : "missed", text[0], near, text[1],
+                        far, text[2]);
+    }
+    *n_wrong = n_good + 1 < (int)OB_COUNT(k_triples);
+    if (!json) ob_buf_addf(o, "%s: %d of %d as expected\n", *n_wrong ? "WRONG" : "ok", n_good, (int)OB_COUNT(k_triples));
+out:
+    ob_free(v);
+    ob_encoder_free(e);
+    return s;
+}
+
 static ob_status check_model(const ob_args *a, const char *path, ob_buf *o, int *n_wrong, ob_err *err)
 {
     ob_status s = OB_OK;
@@ -368,11 +528,11 @@ static ob_status check_model(const ob_args *a, const char *path, ob_buf *o, int 
     p.n_ctx = 256;
     OB_GOTO(ob_ctx_new(&p, &c, err));
     ob_ctx_describe(c, &info);
-    if (!info.causal) {
-        s = ob_err_set(err, OB_E_UNSUPPORTED, "%.200s is an encoder: there is nothing to ask it", path);
-        goto out;
-    }
     if (!ob_cli_flag(a, OB_OPT_JSON)) ob_buf_addf(o, "%s %s on %s\n", info.arch, info.name, info.device.name);
+    if (!info.causal) {
+        ob_ctx_free(c);
+        return check_encoder(a, &p, o, n_wrong, err);
+    }
     OB_GOTO(ask(a, c, o, n_wrong, err));
 out:
     ob_ctx_free(c);
