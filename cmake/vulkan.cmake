@@ -99,7 +99,7 @@ endfunction()
 
 foreach(k norm norm_rows heads rope kv_write attn attn_one linear_any quantise pool
           gemm_sum to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_sort
-          cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn)
+          cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn top_k)
   kernel(${k} ${k})
 endforeach()
 set(op 0)

@@ -34,7 +34,7 @@ enum {
     OB_DEV_HOST_MEMORY = 1 << 2,  /* buffers are host memory (buffer_map works) */
     OB_DEV_SOFT = 1 << 3,         /* an emulation: says so everywhere, never yields a speed figure */
     OB_DEV_GPU = 1 << 4,
-    OB_DEV_SAMPLE = 1 << 5,       /* can sample on the device */
+    OB_DEV_SAMPLE = 1 << 5,       /* TOP_K is quicker here than reading whole rows of logits back */
     OB_DEV_EXACT = 1 << 6,        /* honours ob_dev_options.exact */
     OB_DEV_PROFILE = 1 << 7,
     OB_DEV_HADAMARD = 1 << 8,     /* honours ob_weight.hadamard; a device without it gets no such weight */

@@ -720,7 +720,7 @@ ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err)
         return ob_err_set(err, OB_E_NO_MEMORY, "no memory to build the model's program");
     }
     ob_arena_init(&box->arena, (size_t)256 << 20);
-    box->prog.logits = box->prog.embeddings = OB_NONE;
+    box->prog.logits = box->prog.embeddings = box->prog.top = OB_NONE;
     ob_builder b = {.m = m, .p = &box->prog, .arena = &box->arena, .err = err, .tensor_used = used,
                     .layer = -1};
     m->arch->build(m, &b);
@@ -734,6 +734,24 @@ ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err)
     }
     *out = &box->prog;
     return OB_OK;
+}
+
+ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err)
+{
+    program_box *box = (program_box *)p;
+    ob_builder b = {.p = p, .arena = &box->arena, .err = err, .layer = -1, .cap_ops = p->n_ops, .cap_vals = p->n_vals};
+    if (p->logits == OB_NONE) return ob_err_set(err, OB_E_INVALID, "the program has no logits");
+    const ob_value logits = p->vals[p->logits];
+    ob_val y = ob_b_value(&b, "best logits", logits.rows, 2 * k + 2);
+    ob_op *op = ob_b_op(&b, OB_OP_TOP_K);
+    if (b.s != OB_OK) return b.s;
+    op->in[0] = p->logits;
+    op->out[0] = y;
+    op->p.top_k.k = k;
+    p->vals[y].output = true;
+    p->vals[p->logits].seldom = true;
+    p->top = y;
+    return ob_op_check(p, p->n_ops - 1, err);
 }
 
 void ob_program_free(ob_program *p)

@@ -72,6 +72,9 @@ const ob_file *ob_model_file(const ob_model *m);
 
 /* Build the program; it borrows weights' data from the file. Not yet planned (ob_program_plan). */
 OB_MUST_CHECK ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err);
+/* Let the program also give the k best logits of each row (OB_OP_TOP_K, value `top`), for sampling; the logits
+ * become an output that is read seldom. */
+OB_MUST_CHECK ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err);
 void ob_program_free(ob_program *p);
 
 /* Names of the known architectures, in order; returns how many. */

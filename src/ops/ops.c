@@ -19,7 +19,7 @@ static const char *const k_names[OB_OP_COUNT] = {
     [OB_OP_ADD_ROW] = "add_row",       [OB_OP_POOL] = "pool",
     [OB_OP_CCA] = "cca",               [OB_OP_HC_MIX] = "hc_mix",
     [OB_OP_HC_POST] = "hc_post",       [OB_OP_CSA] = "csa",
-    [OB_OP_MERGE] = "merge",
+    [OB_OP_MERGE] = "merge",           [OB_OP_TOP_K] = "top_k",
 };
 
 const char *ob_op_name(ob_op_kind k)
@@ -438,6 +438,10 @@ ob_status ob_op_check(const ob_program *p, int32_t i, ob_err *err)
     case OB_OP_HC_MIX:
     case OB_OP_HC_POST: check_hc(&c, in); break;
     case OB_OP_CSA: check_csa(&c); break;
+    case OB_OP_TOP_K:
+        if (op->p.top_k.k < 1 || op->p.top_k.k > OB_TOP_K_MAX) fail(&c, OB_E_INVALID, "bad k", NULL);
+        want_shape(&c, op->out[0], in->rows, 2 * (int64_t)op->p.top_k.k + 2, "output");
+        break;
     default: fail(&c, OB_E_INVALID, "unknown op", NULL);
     }
     return c.s;

@@ -35,6 +35,7 @@ typedef struct ob_value {
     int32_t cols;
     bool output;         /* read back after the step (logits, embeddings): never shares workspace */
     bool input;          /* given before the step by the caller (ob_dev_api.write_input) */
+    bool seldom;         /* an output that is read back now and then only: a device may keep it until it is asked for */
     const char *name;    /* for errors, traces and tests; static or owned by the program */
     int32_t first, last; /* ops that write it first and read it last; filled by ob_program_plan */
     size_t offset;       /* byte offset in the workspace, 64-aligned; filled by ob_program_plan */
@@ -110,6 +111,9 @@ typedef enum ob_op_kind {
     OB_OP_CSA,        /* compressed sparse attention (DeepSeek V4), with state; see ob_csa_params */
     OB_OP_MERGE,      /* of the n adjacent rows of in[0][TOK, c] that begin at each of the step's out_rows: out[0] is
                          [OUT, n * c], the rows side by side, or with `mean` [OUT, c], their mean */
+    OB_OP_TOP_K,      /* of each row of in[0]: out[0] = the k largest columns, best first, of equal ones the smaller
+                         first; then their values, log(sum exp) over the row, and how many columns are NaN (then the
+                         rest means nothing). Short rows are filled up with column -1 of value -inf. [rows, 2k + 2] */
     OB_OP_COUNT
 } ob_op_kind;
 
@@ -253,7 +257,7 @@ typedef struct ob_csa_params {
     ob_rope_params rope; /* of compressed entries; head_dim and rot_off are their own (the last columns) */
 } ob_csa_params;
 
-enum { OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16, OB_HC_MAX_STREAMS = 8 };
+enum { OB_TOP_K_MAX = 64, OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16, OB_HC_MAX_STREAMS = 8 };
 
 enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
 
@@ -276,6 +280,7 @@ typedef struct ob_op {
         struct { ob_pooling mode; } pool; /* MEAN, CLS or LAST */
         struct { int32_t n_group; } split, join;
         struct { int32_t n_head, tail; } heads;
+        struct { int32_t k; } top_k;
         ob_rope_params rope;
         ob_attn_params attn;
         ob_route_params route;
@@ -301,6 +306,7 @@ typedef struct ob_program {
     int32_t n_states;
     ob_val logits;     /* OB_NONE when the program has none */
     ob_val embeddings; /* OB_NONE when the program has none */
+    ob_val top;        /* of TOP_K over the logits; OB_NONE when the program has none */
     /* Bucket: the most of each that a step may have; set by ob_program_plan. */
     int32_t max_tok, max_out, max_seq;
     size_t workspace_bytes;

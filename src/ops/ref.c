@@ -206,6 +206,32 @@ static void merge_row(const ob_ref_env *e, const ob_op *op, int64_t r, float *y)
     }
 }
 
+/* By insertion: the list is short, and most columns are worse than its last. */
+static void top_row(const ob_op *op, const float *x, int32_t n, float *y)
+{
+    const int32_t k = op->p.top_k.k;
+    float *ids = y, *best = y + k;
+    double max = -INFINITY, sum = 0;
+    y[2 * k + 1] = 0;
+    for (int32_t j = 0; j < k; j++) {
+        ids[j] = -1;
+        best[j] = -INFINITY;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        y[2 * k + 1] += isnan(x[i]) ? 1.0f : 0.0f;
+        max = x[i] > max ? (double)x[i] : max;
+        int32_t j = k;
+        while (j > 0 && (x[i] > best[j - 1] || ids[j - 1] < 0)) j--;
+        if (j == k) continue;
+        memmove(ids + j + 1, ids + j, (size_t)(k - 1 - j) * sizeof *ids);
+        memmove(best + j + 1, best + j, (size_t)(k - 1 - j) * sizeof *best);
+        ids[j] = (float)i;
+        best[j] = x[i];
+    }
+    for (int32_t i = 0; i < n; i++) sum += x[i] > -INFINITY ? exp((double)x[i] - max) : 0;
+    y[2 * k] = (float)(max + log(sum));
+}
+
 static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t last)
 {
     const ob_step *st = e->step;
@@ -265,6 +291,7 @@ static void run_rows(const ob_ref_env *e, const ob_op *op, int64_t first, int64_
         case OB_OP_JOIN: parts_row(e, op, r); break;
         case OB_OP_ADD_ROW: add_row(e, op, r, x, y, cols); break;
         case OB_OP_POOL: pool_row(e, op, r, y, cols); break;
+        case OB_OP_TOP_K: top_row(op, x, e->prog->vals[op->in[0]].cols, y); break;
         default: break;
         }
     }

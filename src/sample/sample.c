@@ -192,6 +192,12 @@ static double log_sum_exp(const float *x, int32_t n, float max)
     return (double)max + log(sum);
 }
 
+static ob_status nan_error(ob_err *err)
+{
+    return ob_err_set(err, OB_E_DEVICE, "the model's logits hold NaN: the device computed nonsense or the model file is "
+                      "damaged");
+}
+
 static ob_status find_max(const float *x, int32_t n, int32_t *at, ob_err *err)
 {
     int32_t best = 0;
@@ -201,10 +207,7 @@ static ob_status find_max(const float *x, int32_t n, int32_t *at, ob_err *err)
         if (x[i] > x[best]) best = i;
     }
     *at = best;
-    if (nan)
-        return ob_err_set(err, OB_E_DEVICE, "the model's logits hold NaN: the device computed nonsense or "
-                          "the model file is damaged");
-    return OB_OK;
+    return nan ? nan_error(err) : OB_OK;
 }
 
 static void penalise(const ob_sampler *s, float *x)
@@ -217,12 +220,15 @@ static void penalise(const ob_sampler *s, float *x)
     }
 }
 
-/* top_k, top_p and min_p over the tempered distribution, then the draw. */
-static int32_t draw(ob_sampler *s, const float *x)
+static int32_t draws_from(const ob_sampler *s)
 {
-    int32_t k = s->p.top_k > 0 ? OB_MIN(s->p.top_k, s->n_vocab) : s->n_vocab;
-    candidate *c = s->cand;
-    top_of(x, s->n_vocab, k, c);
+    return s->p.top_k > 0 ? OB_MIN(s->p.top_k, s->n_vocab) : s->n_vocab;
+}
+
+/* top_p and min_p over the tempered distribution of the k best, in s->cand, then the draw. */
+static int32_t draw(ob_sampler *s, int32_t k)
+{
+    const candidate *c = s->cand;
     float inv_t = 1.0f / s->p.temperature;
     double sum = 0, kept = 0;
     for (int32_t i = 0; i < k; i++) sum += exp((double)((c[i].logit - c[0].logit) * inv_t));
@@ -269,8 +275,51 @@ ob_status ob_sampler_next(ob_sampler *s, float *x, const int32_t *banned, size_t
     }
     penalise(s, x);
     int32_t id = best;
-    if (s->p.temperature > 0) id = draw(s, x);
-    else if (s->count) OB_TRY(find_max(x, s->n_vocab, &id, err));
+    if (s->p.temperature > 0) {
+        top_of(x, s->n_vocab, draws_from(s), s->cand);
+        id = draw(s, draws_from(s));
+    } else if (s->count) OB_TRY(find_max(x, s->n_vocab, &id, err));
     *chosen = (ob_logprob){id, n_top >= 0 ? (float)((double)before_penalties(s, x[id], id) - lse) : 0.0f};
+    return OB_OK;
+}
+
+/* ------------------------------------------------------------------ from the best of a row */
+
+static int32_t wanted(const ob_sampler *s, int32_t n_top)
+{
+    return OB_MAX(s->p.temperature > 0 ? draws_from(s) : 1, OB_MIN(n_top, s->n_top_max));
+}
+
+bool ob_sampler_needs_row(const ob_sampler *s, int32_t n, size_t n_banned, int32_t n_top)
+{
+    const int64_t have = OB_MIN(n, s->n_vocab), rest = s->n_vocab - (int64_t)n_banned;
+    if (s->p.n_bias || s->count || (n_banned && n_top >= 0)) return true;
+    return OB_MIN((int64_t)wanted(s, n_top), rest) > have - (int64_t)n_banned;
+}
+
+static bool is_banned(int32_t id, const int32_t *banned, size_t n_banned)
+{
+    for (size_t i = 0; i < n_banned; i++)
+        if (banned[i] == id) return true;
+    return false;
+}
+
+ob_status ob_sampler_next_top(ob_sampler *s, const ob_top_logits *t, const int32_t *banned, size_t n_banned, int32_t n_top,
+                              ob_logprob *chosen, ob_logprob *top, ob_err *err)
+{
+    int32_t n = 0;
+    if (t->nan) return nan_error(err);
+    n_top = OB_MIN(n_top, s->n_top_max);
+    for (int32_t i = 0; i < t->n && n < wanted(s, n_top) && t->ids[i] >= 0; i++)
+        if (!is_banned((int32_t)t->ids[i], banned, n_banned))
+            s->cand[n++] = (candidate){(int32_t)t->ids[i], t->logits[i]};
+    if (n == 0 || s->cand[0].logit == -INFINITY)
+        return ob_err_set(err, OB_E_INVALID, "every token of the vocabulary is forbidden");
+    for (int32_t i = 0; i < n_top; i++)
+        top[i] = (ob_logprob){s->cand[i].id, (float)((double)s->cand[i].logit - (double)t->log_sum_exp)};
+    const int32_t id = s->p.temperature > 0 ? draw(s, OB_MIN(n, draws_from(s))) : s->cand[0].id;
+    *chosen = (ob_logprob){id, 0};
+    for (int32_t i = 0; i < n && n_top >= 0; i++)
+        if (s->cand[i].id == id) chosen->logprob = (float)((double)s->cand[i].logit - (double)t->log_sum_exp);
     return OB_OK;
 }

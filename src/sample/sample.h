@@ -57,4 +57,21 @@ OB_MUST_CHECK ob_status ob_sampler_next(ob_sampler *s, float *logits, const int3
                                         size_t n_banned, int32_t n_top, ob_logprob *chosen,
                                         ob_logprob *top, ob_err *err);
 
+/* --- from the best of a row -------------------------------------------------------------------------
+ * A device may give of each row only the n largest logits (OB_OP_TOP_K): often enough. */
+typedef struct ob_top_logits {
+    const float *ids;    /* [n] whole numbers, best first, of equal ones the smaller; -1: no more */
+    const float *logits; /* [n] */
+    int32_t n;
+    float log_sum_exp;   /* over the whole row */
+    bool nan;            /* the row holds NaN */
+} ob_top_logits;
+
+/* Must the sampler see whole rows? It need not, when the n best are all that it may choose from: no logit bias, no
+ * penalties, a top_k (or greedy) within n less the banned ones, and no log-probabilities of a row that bans change. */
+bool ob_sampler_needs_row(const ob_sampler *s, int32_t n, size_t n_banned, int32_t n_top);
+/* As ob_sampler_next, with the same choice. Only where ob_sampler_needs_row is false. */
+OB_MUST_CHECK ob_status ob_sampler_next_top(ob_sampler *s, const ob_top_logits *t, const int32_t *banned, size_t n_banned,
+                                            int32_t n_top, ob_logprob *chosen, ob_logprob *top, ob_err *err);
+
 #endif

@@ -391,6 +391,89 @@ static void test_csa(void **state)
     ob_dev_close(d);
 }
 
+/* --- sampling ----------------------------------------------------------------------------------- */
+
+/* Ids and values exactly; log-sum-exp as a sum of up to 20,000 terms in another order. Columns come from a table of
+ * rounded numbers, so that there are many ties; case 3 has nothing else. */
+static void test_top_k(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const struct { int32_t cols, k; float scale; ob_type t; } c[] = {
+        {30, 64, 1, OB_F32}, {1000, 64, 3, OB_F32}, {20000, 64, 2, OB_F32}, {17000, 8, 0, OB_F32},
+        {8192, 1, 5, OB_F32}, {20032, 64, 1, OB_Q4_0}, {40000, 40, 0.1f, OB_BF16}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        world w;
+        w_init(&w, 1600 + (uint32_t)i);
+        const int32_t k = c[i].k;
+        const ob_val x = w_value(&w, OB_ROWS_TOK, c[i].cols, "x"), y = w_value(&w, OB_ROWS_TOK, 2 * k + 2, "top");
+        ob_op *op = w_op(&w, OB_OP_EMBED);
+        op->out[0] = x, op->p.embed.scale = 1;
+        op->w[0] = w_weight(&w, OB_USE_EMBED, c[i].t, c[i].cols, W_VOCAB, c[i].scale);
+        op = w_op(&w, OB_OP_TOP_K);
+        op->in[0] = x, op->out[0] = y, op->p.top_k.k = k;
+        w_output(&w, y);
+        if (!has_ops(&w, d)) {
+            w_free(&w);
+            continue;
+        }
+        w_start(&w, d, 64);
+        for (int32_t s = 0; s < 4; s++) {
+            int32_t rows;
+            w_step(&w, k_steps[s]);
+            float *got = w_read(&w, y, &rows);
+            for (int32_t r = 0; r < rows; r++) {
+                const float *a = got + r * (2 * k + 2), *b = w.ref_vals[y] + r * (2 * k + 2);
+                for (int32_t j = 0; j < 2 * k; j++)
+                    if (a[j] != b[j])
+                        fail_msg("case %zu, row %d, column %d: got %.9g, want %.9g", i, r, j, (double)a[j], (double)b[j]);
+                if (!(fabsf(a[2 * k] - b[2 * k]) <= 2e-6f * fmaxf(1, fabsf(b[2 * k]))) || a[2 * k + 1] != 0)
+                    fail_msg("case %zu, row %d: log-sum-exp %.9g, want %.9g; %g NaN", i, r, (double)a[2 * k],
+                             (double)b[2 * k], (double)a[2 * k + 1]);
+            }
+            free(got);
+        }
+        w_free(&w);
+    }
+    ob_dev_close(d);
+}
+
+/* NaN and infinities. */
+static void test_top_k_odd_numbers(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    world w;
+    w_init(&w, 1700);
+    const ob_val x = w_value(&w, OB_ROWS_TOK, 9000, "x"), y = w_value(&w, OB_ROWS_TOK, 10, "top");
+    ob_op *op = w_op(&w, OB_OP_EMBED);
+    op->out[0] = x, op->p.embed.scale = 1;
+    op->w[0] = w_weight(&w, OB_USE_EMBED, OB_F32, 9000, W_VOCAB, 1);
+    float *table = w.data[op->w[0]];
+    for (int32_t v = 0; v < W_VOCAB; v++)
+        for (int32_t i = 0; i < 9000; i++)
+            if (v % 2 ? i % 4500 != 7 : i == 8999) table[v * 9000 + i] = v % 2 ? -INFINITY : NAN;
+    op = w_op(&w, OB_OP_TOP_K);
+    op->in[0] = x, op->out[0] = y, op->p.top_k.k = 4;
+    w_output(&w, y);
+    if (has_ops(&w, d)) {
+        int32_t rows;
+        w_start(&w, d, 64);
+        w_step(&w, k_steps[3]);
+        float *got = w_read(&w, y, &rows);
+        for (int32_t r = 0; r < rows; r++) {
+            const float *a = got + r * 10, *b = w.ref_vals[y] + r * 10;
+            assert_float_equal(a[9], b[9], 0);
+            if (b[9] != 0) continue;
+            for (int32_t j = 0; j < 8; j++) assert_true(a[j] == b[j]);
+            assert_float_equal(a[8], b[8], 1e-5);
+        }
+        free(got);
+    }
+    w_free(&w);
+    ob_dev_close(d);
+}
+
 /* The same in a plan for few tokens, as decode has. */
 static void test_states_few_tokens(void **state)
 {
@@ -408,5 +491,6 @@ const struct CMUnitTest devcts_more[] = {
     cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
     cmocka_unit_test(test_cca), cmocka_unit_test(test_states_few_tokens),
     cmocka_unit_test(test_hyper_connections), cmocka_unit_test(test_csa),
+    cmocka_unit_test(test_top_k), cmocka_unit_test(test_top_k_odd_numbers),
 };
 const size_t devcts_n_more = sizeof devcts_more / sizeof *devcts_more;

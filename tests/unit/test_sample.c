@@ -200,6 +200,113 @@ static void test_bad_values(void **state)
     ob_sampler_free(s);
 }
 
+/* --- from the best of a row --------------------------------------------------------------------- */
+
+enum { WIDE = 300, BEST = 64 };
+
+/* What OB_OP_TOP_K says of x: by repeated search. */
+static void best_of(const float *x, float *ids, float *logits, float *lse)
+{
+    bool used[WIDE] = {false};
+    double sum = 0;
+    for (int32_t j = 0; j < BEST; j++) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < WIDE; i++)
+            if (!used[i] && (best < 0 || x[i] > x[best])) best = i;
+        used[best] = true;
+        ids[j] = (float)best;
+        logits[j] = x[best];
+    }
+    for (int32_t i = 0; i < WIDE; i++) sum += exp((double)x[i]);
+    *lse = (float)log(sum);
+}
+
+static void test_best_of_a_row_gives_the_same_choice(void **state)
+{
+    (void)state;
+    static const struct { float temperature; int32_t top_k; float top_p, min_p; int32_t n_top; size_t n_banned; } c[] = {
+        {0, 40, 0.95f, 0.05f, -1, 0}, {0, 0, 1, 0, 5, 0},      {0.8f, 40, 0.95f, 0.05f, -1, 0}, {1.5f, 64, 1, 0, -1, 0},
+        {1, 61, 0.9f, 0, -1, 3},      {2, 8, 1, 0, 20, 0},     {0, 1, 1, 0, -1, 3},             {0.3f, 1, 0.1f, 0.5f, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        ob_sampler_params p;
+        ob_sampler_defaults(&p);
+        p.temperature = c[i].temperature, p.top_k = c[i].top_k, p.top_p = c[i].top_p, p.min_p = c[i].min_p;
+        p.has_seed = true, p.seed = 77 + i;
+        ob_sampler *a, *b;
+        ob_err e;
+        assert_int_equal(ob_sampler_new(&p, WIDE, 20, &a, &e), OB_OK);
+        assert_int_equal(ob_sampler_new(&p, WIDE, 20, &b, &e), OB_OK);
+        uint32_t seed = 5;
+        for (int round = 0; round < 200; round++) {
+            float x[WIDE], y[WIDE], ids[BEST], logits[BEST], lse;
+            ob_logprob ca, cb, ta[20], tb[20];
+            for (int32_t k = 0; k < WIDE; k++) {
+                seed = seed * 1664525u + 1013904223u;
+                y[k] = x[k] = (float)(seed >> 24) / 32.0f; /* many ties */
+            }
+            best_of(x, ids, logits, &lse);
+            const int32_t banned[3] = {(int32_t)ids[0], (int32_t)ids[2], 17};
+            const ob_top_logits t = {.ids = ids, .logits = logits, .n = BEST, .log_sum_exp = lse};
+            assert_false(ob_sampler_needs_row(b, BEST, c[i].n_banned, c[i].n_top));
+            assert_int_equal(ob_sampler_next(a, y, banned, c[i].n_banned, c[i].n_top, &ca, ta, &e), OB_OK);
+            assert_int_equal(ob_sampler_next_top(b, &t, banned, c[i].n_banned, c[i].n_top, &cb, tb, &e), OB_OK);
+            assert_int_equal(ca.id, cb.id);
+            assert_float_equal(ca.logprob, cb.logprob, 1e-5);
+            for (int32_t k = 0; k < c[i].n_top; k++) {
+                assert_int_equal(ta[k].id, tb[k].id);
+                assert_float_equal(ta[k].logprob, tb[k].logprob, 1e-5);
+            }
+        }
+        ob_sampler_free(a);
+        ob_sampler_free(b);
+    }
+}
+
+static bool needs_row(const ob_sampler_params *p, size_t n_banned, int32_t n_top)
+{
+    ob_sampler *s;
+    ob_err e;
+    assert_int_equal(ob_sampler_new(p, WIDE, 20, &s, &e), OB_OK);
+    const bool needs = ob_sampler_needs_row(s, BEST, n_banned, n_top);
+    ob_sampler_free(s);
+    return needs;
+}
+
+static void test_when_the_whole_row_is_needed(void **state)
+{
+    (void)state;
+    ob_sampler_params usual, p;
+    ob_sampler_defaults(&usual);
+    assert_false(needs_row(&usual, 0, -1));
+    p = usual, p.top_k = 0;
+    assert_true(needs_row(&p, 0, -1));
+    p = usual, p.top_k = 65;
+    assert_true(needs_row(&p, 0, -1));
+    p = usual, p.top_k = 62;
+    assert_false(needs_row(&p, 2, -1));
+    assert_true(needs_row(&p, 3, -1));
+    assert_true(needs_row(&usual, 1, 0)); /* bans change log-probabilities */
+    assert_false(needs_row(&usual, 0, 20));
+    p = usual, p.repeat_penalty = 1.1f;
+    assert_true(needs_row(&p, 0, -1));
+    const ob_logit_bias bias = {3, 1};
+    p = usual, p.bias = &bias, p.n_bias = 1;
+    assert_true(needs_row(&p, 0, -1));
+    p = usual, p.temperature = 0, p.top_k = 0;
+    assert_false(needs_row(&p, 0, -1));
+
+    ob_sampler *s = make(&p);
+    const float ids[2] = {1, -1}, logits[2] = {0, -INFINITY};
+    ob_top_logits t = {.ids = ids, .logits = logits, .n = 2, .nan = true};
+    ob_logprob c;
+    ob_err e;
+    assert_int_equal(ob_sampler_next_top(s, &t, NULL, 0, -1, &c, NULL, &e), OB_E_DEVICE);
+    t.nan = false;
+    assert_int_equal(ob_sampler_next_top(s, &t, (int32_t[]){1}, 1, -1, &c, NULL, &e), OB_E_INVALID);
+    ob_sampler_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +315,8 @@ int main(void)
         cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_penalties_forget_old_tokens),
+        cmocka_unit_test(test_best_of_a_row_gives_the_same_choice),
+        cmocka_unit_test(test_when_the_whole_row_is_needed),
         cmocka_unit_test(test_bad_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

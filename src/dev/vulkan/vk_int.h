@@ -435,6 +435,10 @@ bool vk_collide(const ob_dev_plan *p, ob_val a, ob_val b);
 /* Op i reads v, and what it reads nobody reads after it. */
 bool vk_last_reader(const ob_dev_plan *p, ob_val v, int32_t i);
 
+/* vk_sample.c: the best of each row */
+bool vk_top_k_supports(const vk_dev *d, char *why, size_t cap);
+ob_status vk_top_k_add(ob_dev_plan *p, int32_t op, ob_err *err);
+uint64_t vk_top_k_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);

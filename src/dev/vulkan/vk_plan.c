@@ -66,6 +66,8 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
         return vk_state_supports(d, p, op, why, cap);
     case OB_OP_CSA:
         return vk_csa_supports(d, op, why, cap);
+    case OB_OP_TOP_K:
+        return vk_top_k_supports(d, why, cap);
     case OB_OP_MOE_ROUTE:
         return vk_route_fits(p, op, &text) || refuse(why, cap, text);
     case OB_OP_MOE_GLU:
@@ -363,7 +365,7 @@ static ob_status add_results(ob_dev_plan *p, ob_err *err)
     for (ob_val v = 0; v < p->prog.n_vals; v++) {
         p->result_off[v] = UINT64_MAX;
         const uint64_t n = ob_align_up(vk_value_bytes(p, v), 256);
-        if (!p->prog.vals[v].output || p->prog.vals[v].first < 0 || n == 0 ||
+        if (!p->prog.vals[v].output || p->prog.vals[v].seldom || p->prog.vals[v].first < 0 || n == 0 ||
             total + n > RESULT_BYTES)
             continue;
         p->result_off[v] = total;
@@ -414,6 +416,8 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
         return vk_hc_post_add(p, i, err);
     case OB_OP_CSA:
         return vk_csa_add(p, i, err);
+    case OB_OP_TOP_K:
+        return vk_top_k_add(p, i, err);
     case OB_OP_GLU: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
@@ -547,6 +551,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             moe = OB_MAX(moe, vk_moe_scratch(p, op));
         } else if (op->kind == OB_OP_CSA) {
             part = OB_MAX(part, vk_csa_scratch(p, op));
+        } else if (op->kind == OB_OP_TOP_K) {
+            part = OB_MAX(part, vk_top_k_scratch(p, op));
         } else {
             part = OB_MAX(part, vk_state_scratch(p, op));
         }

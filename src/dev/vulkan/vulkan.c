@@ -23,7 +23,7 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     snprintf(out->driver, sizeof out->driver, "%.80s;%s%s%s%s", p->driver,
              p->subgroup_add ? " subgroups" : "", p->f16 ? " fp16" : "",
              p->int_dot ? " int8-dot" : "", p->coopmat.f16_16x16x16 ? " matrices" : "");
-    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
+    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | OB_DEV_SAMPLE | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
                 (p->timestamps ? OB_DEV_PROFILE : 0);
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
     out->max_buffer_bytes = p->max_alloc_bytes;
