@@ -11,7 +11,7 @@
 #include "base/math.h"
 #include "engine/ctx_int.h"
 
-enum { READ_AHEAD_BYTES = 256 << 20 };
+enum { READ_AHEAD_BYTES = 256 << 20, TOP_COLS = 2 * OB_TOP_K_MAX + 2 };
 
 /* ------------------------------------------------------------------ weights */
 
@@ -171,6 +171,18 @@ out:
     return s;
 }
 
+/* With the best logits of each row, where the device can find them. */
+static ob_status make_program(const ob_ctx *c, ob_program **out, ob_err *err)
+{
+    OB_TRY(ob_model_program(c->model, out, err));
+    if (!c->gives_top || (*out)->logits == OB_NONE) return OB_OK;
+    const ob_status s = ob_program_add_top_k(*out, OB_TOP_K_MAX, err);
+    if (s == OB_OK) return OB_OK;
+    ob_program_free(*out);
+    *out = NULL;
+    return s;
+}
+
 /* prog: a program of the model that nobody has yet, taken; NULL: one is made. */
 static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_program *prog, bucket **out,
                             ob_err *err)
@@ -181,7 +193,7 @@ static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_prog
         s = ob_err_set(err, OB_E_INTERNAL, "too many plans");
         goto out;
     }
-    if (!b.prog) OB_GOTO(ob_model_program(c->model, &b.prog, err));
+    if (!b.prog) OB_GOTO(make_program(c, &b.prog, err));
     OB_GOTO(ob_program_plan(b.prog, max_tok, max_out, c->p.n_seq, err));
     OB_GOTO(ob_stages_new(b.prog, c->op_dev, &b.stages, err));
     b.plans = ob_calloc((size_t)b.stages->n, sizeof(ob_dev_plan *));
@@ -265,6 +277,11 @@ static ob_status need_rows(ob_ctx *c, int32_t rows, ob_err *err)
     float *p = ob_reallocarray(c->rows, (size_t)rows, (size_t)c->n_cols * sizeof *p);
     if (!p) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d rows of results", rows);
     c->rows = p;
+    if (c->gives_top) {
+        p = ob_reallocarray(c->top, (size_t)rows, TOP_COLS * sizeof *p);
+        if (!p) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d rows of results", rows);
+        c->top = p;
+    }
     c->max_rows = rows;
     return OB_OK;
 }
@@ -577,6 +594,7 @@ static void close_places(ob_ctx *c)
     ob_free(c->states);
     memset(c->places, 0, sizeof c->places);
     memset(c->buckets, 0, sizeof c->buckets);
+    c->last = NULL;
     c->n_places = c->n_buckets = c->n_states = 0;
     for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) c->seqs[i].n_tok = c->seqs[i].n_pages = 0;
     c->kv = NULL;
@@ -593,7 +611,7 @@ ob_status ob_ctx_reopen(ob_ctx *c, ob_err *err)
     c->faulted = true;
     close_places(c);
     OB_GOTO(open_places(c, err));
-    OB_GOTO(ob_model_program(c->model, &prog, err));
+    OB_GOTO(make_program(c, &prog, err));
     ob_program *mine = prog;
     prog = NULL;
     OB_GOTO(fill_places(c, mine, err));
@@ -645,7 +663,8 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     OB_GOTO(check_vocab(c, err));
     OB_GOTO(open_places(c, err));
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
-    OB_GOTO(ob_model_program(c->model, &prog, err));
+    c->gives_top = c->dev_info.caps & OB_DEV_SAMPLE; /* once: all programs must have the same ops */
+    OB_GOTO(make_program(c, &prog, err));
     c->n_cols = prog->vals[result_of(prog)].cols;
     OB_GOTO(place_ops(c, prog, err));
     OB_GOTO(choose_ctx(c, prog, err));
@@ -705,6 +724,7 @@ void ob_ctx_free(ob_ctx *c)
     ob_free(c->s_slot);
     ob_free(c->s_table);
     ob_free(c->rows);
+    ob_free(c->top);
     ob_tok_free(c->tok);
     ob_model_free(c->model);
     ob_file_close(c->file);
@@ -1084,8 +1104,17 @@ int32_t ob_ctx_n_rows(const ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks)
     return ob_value_rows(p, result_of(p), n_tok, n_out, n_chunks);
 }
 
+/* Where a value of the whole program goes after a stage that gives it; NULL: nowhere. Rows of logits stay on a device
+ * that also gives the best of them, unless all are wanted. */
+static float *destination(const ob_ctx *c, const bucket *b, ob_val v, bool want_rows)
+{
+    if (v == b->prog->top) return c->top;
+    if (v != result_of(b->prog)) return b->cross[v];
+    return want_rows || b->prog->top == OB_NONE ? c->rows : NULL;
+}
+
 /* One stage after the other; what crosses goes through host memory. */
-static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, int32_t n_rows, ob_err *err)
+static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, bool want_rows, ob_err *err)
 {
     for (int32_t i = 0; i < b->stages->n; i++) {
         const ob_stage *sg = &b->stages->stage[i];
@@ -1099,8 +1128,8 @@ static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, int32
         OB_TRY(dev->api->wait(dev, fence, err));
         for (ob_val v = 0; v < sg->prog.n_vals; v++) {
             const ob_val whole = sg->val_of[v];
-            float *to = whole == result_of(b->prog) ? c->rows : b->cross[whole];
-            const int32_t n = whole == result_of(b->prog) ? n_rows : ob_value_rows(b->prog, whole, st->n_tok, st->n_out, st->n_seq);
+            float *to = destination(c, b, whole, want_rows);
+            const int32_t n = ob_value_rows(b->prog, whole, st->n_tok, st->n_out, st->n_seq);
             if (sg->prog.vals[v].output && to && n) OB_TRY(dev->api->read_output(dev, b->plans[i], v, 0, n, to, err));
         }
     }
@@ -1122,7 +1151,11 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     OB_TRY(need_rows(c, n_rows, err));
     OB_TRY(take_pages(c, chunks, n_chunks, err));
     fill_step(c, chunks, n_chunks, &st);
-    OB_TRY(note_fault(c, run_stages(c, b, &st, n_rows, err)));
+    c->last = NULL;
+    OB_TRY(note_fault(c, run_stages(c, b, &st, rows != NULL, err)));
+    c->last = b;
+    c->last_n_rows = n_rows;
+    c->has_rows = rows != NULL || b->prog->top == OB_NONE;
     for (int32_t k = 0; k < n_chunks; k++) {
         ob_seq *s = chunks[k].seq;
         memcpy(s->tok + s->n_tok, chunks[k].tok, (size_t)chunks[k].n_tok * sizeof(int32_t));
@@ -1133,4 +1166,31 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     }
     if (rows) *rows = c->rows;
     return OB_OK;
+}
+
+bool ob_ctx_top(const ob_ctx *c, int32_t row, ob_top_logits *out)
+{
+    if (!c->last || c->last->prog->top == OB_NONE || row < 0 || row >= c->last_n_rows) return false;
+    const float *t = c->top + (size_t)row * TOP_COLS;
+    *out = (ob_top_logits){.ids = t, .logits = t + OB_TOP_K_MAX, .n = OB_TOP_K_MAX, .log_sum_exp = t[2 * OB_TOP_K_MAX],
+                           .nan = t[2 * OB_TOP_K_MAX + 1] != 0};
+    return true;
+}
+
+ob_status ob_ctx_row(ob_ctx *c, int32_t row, float *dst, ob_err *err)
+{
+    const bucket *b = c->last;
+    if (!b || row < 0 || row >= c->last_n_rows) return ob_err_set(err, OB_E_INVALID, "the last step gave no row %d", row);
+    if (c->has_rows) {
+        memcpy(dst, c->rows + (size_t)row * (size_t)c->n_cols, (size_t)c->n_cols * sizeof *dst);
+        return OB_OK;
+    }
+    for (int32_t i = b->stages->n - 1; i >= 0; i--) {
+        const ob_stage *sg = &b->stages->stage[i];
+        ob_dev *dev = c->places[sg->dev].dev;
+        for (ob_val v = 0; v < sg->prog.n_vals; v++)
+            if (sg->prog.vals[v].output && sg->val_of[v] == result_of(b->prog))
+                return note_fault(c, dev->api->read_output(dev, b->plans[i], v, row, 1, dst, err));
+    }
+    return ob_err_set(err, OB_E_INTERNAL, "no device has the logits");
 }

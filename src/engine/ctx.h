@@ -51,6 +51,10 @@ typedef struct ob_chunk {
  * OB_E_CONTEXT_LENGTH when a sequence would pass n_ctx. */
 OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
                                     const float **rows, ob_err *err);
+/* With rows NULL what stays on the device need not be fetched: of each row of the last step the best logits, or one
+ * whole row, can be had until the next step. ob_ctx_top is false where the device gives whole rows only. */
+bool ob_ctx_top(const ob_ctx *c, int32_t row, ob_top_logits *out);
+OB_MUST_CHECK ob_status ob_ctx_row(ob_ctx *c, int32_t row, float *dst, ob_err *err);
 /* Did a device fail in the last call, so that nothing on it can be trusted? Then free every sequence and reopen;
  * until then steps fail with OB_E_DEVICE_LOST. */
 bool ob_ctx_faulted(const ob_ctx *c);

@@ -70,6 +70,11 @@ struct ob_ctx {
     float *s_vec; /* [max_step][n_embd] */
     float *rows; /* what the last step gave: room for max_rows rows of n_cols */
     int32_t n_cols, max_rows;
+    bool gives_top; /* programs with logits also give the best of each row */
+    float *top;     /* [max_rows][2 OB_TOP_K_MAX + 2] of the last step; see OB_OP_TOP_K */
+    const bucket *last; /* of the last step, NULL before one and after one that failed */
+    int32_t last_n_rows;
+    bool has_rows;  /* `rows` is of the last step */
 };
 
 #endif

@@ -317,14 +317,23 @@ static bool deliver(ob_request *r, int32_t id, const ob_logprob *chosen, const o
     return hit >= 0;
 }
 
-static void take_token(ob_engine *e, ob_request *r, const float *logits, bool guard)
+/* From the best logits of the row where these are enough, else the row is fetched. */
+static ob_status sample(ob_engine *e, ob_request *r, int32_t row, ob_logprob *chosen, ob_logprob *top, ob_err *err)
+{
+    const size_t n_banned = r->ignore_eos ? e->n_eog : 0;
+    ob_top_logits best;
+    if (ob_ctx_top(e->ctx, row, &best) && !ob_sampler_needs_row(r->sampler, best.n, n_banned, r->n_top))
+        return ob_sampler_next_top(r->sampler, &best, e->eog, n_banned, r->n_top, chosen, top, err);
+    OB_TRY(ob_ctx_row(e->ctx, row, e->row, err));
+    return ob_sampler_next(r->sampler, e->row, e->eog, n_banned, r->n_top, chosen, top, err);
+}
+
+static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
 {
     ob_err err;
     ob_logprob chosen, top[TOP_MAX];
-    size_t n_banned = r->ignore_eos ? e->n_eog : 0;
-    memcpy(e->row, logits, (size_t)e->info.n_vocab * sizeof *logits);
     ob_alloc_guard(guard);
-    ob_status s = ob_sampler_next(r->sampler, e->row, e->eog, n_banned, r->n_top, &chosen, top, &err);
+    ob_status s = sample(e, r, row, &chosen, top, &err);
     if (s == OB_OK) ob_sampler_accept(r->sampler, chosen.id);
     ob_alloc_guard(false);
     if (s != OB_OK) {
@@ -565,7 +574,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
     return n;
 }
 
-static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, const float *logits, double ms)
+static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, double ms)
 {
     bool decode_only = n_prefill == 0;
     int32_t row = 0;
@@ -593,7 +602,7 @@ static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, const float *
             r->prefilled = true;
             if (r->cache_prompt) ob_ctx_seq_publish(e->ctx, r->seq);
         }
-        take_token(e, r, logits + (size_t)row++ * (size_t)e->info.n_vocab, decode_only);
+        take_token(e, r, row++, decode_only);
     }
 }
 
@@ -602,14 +611,13 @@ static void run_step(ob_engine *e)
     int32_t n_prefill;
     int32_t n = form_batch(e, &n_prefill);
     if (n == 0) return;
-    const float *logits = NULL;
     ob_err err = {0};
     double t0 = ob_now_ms();
     ob_alloc_guard(n_prefill == 0);
-    ob_status s = ob_ctx_step(e->ctx, e->chunks, n, &logits, &err);
+    ob_status s = ob_ctx_step(e->ctx, e->chunks, n, NULL, &err);
     ob_alloc_guard(false);
     if (s == OB_OK) {
-        after_step(e, n, n_prefill, logits, ob_now_ms() - t0);
+        after_step(e, n, n_prefill, ob_now_ms() - t0);
     } else if (ob_ctx_faulted(e->ctx)) {
         recover(e, &err);
     } else if (s == OB_E_NO_MEMORY) {

@@ -6,7 +6,9 @@
  * text as the CPU device gives it, but where two tokens are within TIE of each other. Exit 77: no
  * such device. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "engine/ctx.h"
 #include "npz.h"
@@ -266,6 +268,92 @@ static void test_greedy(void **state)
     npz_close(g.z);
 }
 
+/* --- sampling --------------------------------------------------------------------------------- */
+
+typedef struct text {
+    int32_t n;
+    int32_t id[64];
+    float logprob[64];
+    atomic_bool done;
+} text;
+
+static void on_event(void *arg, const ob_event *ev)
+{
+    text *t = arg;
+    if (ev->id >= 0 && t->n < 64) {
+        t->id[t->n] = ev->id;
+        t->logprob[t->n++] = ev->chosen.logprob;
+    }
+    if (ev->done) {
+        assert_int_not_equal(ev->finish, OB_FINISH_ERROR);
+        atomic_store(&t->done, true);
+    }
+}
+
+static void generate(ob_engine *e, const ob_sampler_params *p, int32_t n_top, bool ignore_eos, text *out)
+{
+    ob_request_params r;
+    ob_request *request;
+    ob_err err;
+    golden g = load_golden("llama");
+    ob_request_defaults(&r);
+    r.prompt = g.tok;
+    r.n_prompt = 20;
+    r.max_tokens = 40;
+    r.sampler = *p;
+    r.n_top_logprobs = n_top;
+    r.ignore_eos = ignore_eos;
+    r.on_event = on_event;
+    r.arg = out;
+    *out = (text){.n = 0};
+    if (ob_engine_submit(e, &r, &request, &err) != OB_OK) fail_msg("%s", err.text);
+    while (!atomic_load(&out->done)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ob_request_free(request);
+    npz_close(g.z);
+}
+
+/* The device finds the best logits, or gives whole rows: the same text, and log-probabilities but for rounding. */
+static void test_sampling(void **state)
+{
+    (void)state;
+    static const struct { float temperature, repeat; int32_t top_k, n_top; bool ignore_eos; } c[] = {
+        {0, 1, 0, -1, false}, {0, 1, 0, 5, true}, {1, 1, 40, -1, true}, {1.5f, 1, 64, 0, false},
+        {1, 1, 0, -1, true},  {1, 1.2f, 40, 2, true},
+    };
+    enum { N = sizeof c / sizeof *c };
+    static text got[2][N];
+    for (int k = 0; k < 2; k++) {
+        char path[512];
+        ob_engine *e;
+        ob_err err;
+        ob_engine_params p;
+        ob_engine_defaults(&p);
+        path_of("llama", ".gguf", path, sizeof path);
+        p.model_path = path;
+        p.device = g_spec;
+        p.n_ctx = 256;
+        p.n_seq = 2;
+        if (k) setenv("OB_VK_DISABLE", "sample", 1);
+        if (ob_engine_new(&p, &e, &err) != OB_OK) fail_msg("%s", err.text);
+        if (k) unsetenv("OB_VK_DISABLE");
+        for (int i = 0; i < N; i++) {
+            ob_sampler_params s;
+            ob_sampler_defaults(&s);
+            s.temperature = c[i].temperature, s.repeat_penalty = c[i].repeat, s.top_k = c[i].top_k;
+            s.has_seed = true, s.seed = 11 + (uint64_t)i;
+            generate(e, &s, c[i].n_top, c[i].ignore_eos, &got[k][i]);
+        }
+        ob_engine_free(e);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(got[0][i].n, got[1][i].n);
+        for (int32_t t = 0; t < got[0][i].n; t++) {
+            if (got[0][i].id[t] != got[1][i].id[t]) fail_msg("case %d, token %d: %d, %d", i, t, got[0][i].id[t], got[1][i].id[t]);
+            assert_float_equal(got[0][i].logprob[t], got[1][i].logprob[t], 1e-5);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -285,7 +373,7 @@ int main(int argc, char **argv)
                                          "glm47flash", "deepseek3",  "qwen35", "zaya",
                                          "deepseek4"};
     enum { M = sizeof models / sizeof *models, Q = sizeof k_quantised / sizeof *k_quantised };
-    struct CMUnitTest tests[M + Q + 1];
+    struct CMUnitTest tests[M + Q + 2];
     for (int i = 0; i < M; i++)
         tests[i] = (struct CMUnitTest){.name = models[i],
                                        .test_func = test_model,
@@ -297,6 +385,7 @@ int main(int argc, char **argv)
     tests[M + Q] = (struct CMUnitTest){.name = "greedy text",
                                        .test_func = test_greedy,
                                        .initial_state = (void *)(uintptr_t)"llama"};
+    tests[M + Q + 1] = (struct CMUnitTest){.name = "sampling", .test_func = test_sampling};
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    return _cmocka_run_group_tests("devgolden", tests, M + Q + 1, NULL, NULL);
+    return _cmocka_run_group_tests("devgolden", tests, M + Q + 2, NULL, NULL);
 }

@@ -102,6 +102,7 @@ enum {
     VK_FAST_SUBGROUP = 1 << 0,
     VK_FAST_INT8 = 1 << 1,
     VK_FAST_COOPMAT = 1 << 2,
+    VK_FAST_SAMPLE = 1 << 8, /* the best logits are found here */
 };
 
 typedef struct vk_shader {

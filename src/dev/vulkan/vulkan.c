@@ -63,6 +63,7 @@ static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
     fill_info(out, d->lib, d->index, dev->api->kind,
               d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
     out->n_submits = d->n_submits;
+    if (!(d->fast & VK_FAST_SAMPLE)) out->caps &= ~(uint32_t)OB_DEV_SAMPLE;
     if (d->disabled[0])
         snprintf(out->reason, sizeof out->reason, "switched off: %.200s", d->disabled);
     if (d->lost) {
@@ -175,7 +176,7 @@ static uint32_t choose_subgroup(const vk_phys *p)
     return OB_MAX(p->subgroup_min, OB_MIN(32u, p->subgroup_max));
 }
 
-/* OB_VK_DISABLE=subgroup,int8,coopmat: go without these kernels, for tests and for broken drivers.
+/* OB_VK_DISABLE=subgroup,int8,coopmat,sample: go without these kernels, for tests and for broken drivers.
  */
 static unsigned disabled_by_hand(ob_err *err, ob_status *s)
 {
@@ -183,7 +184,8 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         const char *name;
         unsigned bit;
     } k_names[] = {
-        {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT}};
+        {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT},
+        {"sample", VK_FAST_SAMPLE}};
     const char *p = getenv("OB_VK_DISABLE");
     unsigned off = 0;
     for (size_t n; p && *p; p += n + (p[n] == ',')) {
@@ -195,7 +197,7 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         if (i == OB_COUNT(k_names)) {
             *s =
                 ob_err_set(err, OB_E_INVALID,
-                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat", (int)n, p);
+                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat, sample", (int)n, p);
             return 0;
         }
         off |= k_names[i].bit;
@@ -241,6 +243,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     if (!d->exact && p->int_dot) d->fast |= VK_FAST_INT8;
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32)
         d->fast |= VK_FAST_COOPMAT;
+    d->fast |= VK_FAST_SAMPLE;
     d->fast &= ~disabled_by_hand(err, &s);
     if (s == OB_OK) *out = &d->base;
 out:
