@@ -240,6 +240,76 @@ static void test_no_device_memory(void **state)
     run_faults("OB_VK_NO_MEMORY_AFTER", "5,2", false, OB_E_NO_MEMORY);
 }
 
+/* ------------------------------------------------------------------ kernels that are wrong */
+
+static float *logits_without(const char *kernels, bool fallback, ob_engine_info *info, ob_status *status)
+{
+    ob_engine_params p;
+    ob_ctx *c;
+    ob_err err = {0};
+    ob_dev_info now;
+    if (kernels) setenv("OB_VK_TEST_FAIL", kernels, 1);
+    ob_engine_defaults(&p);
+    p.model_path = MODEL;
+    p.device = "lavapipe";
+    p.n_seq = 2;
+    p.n_ctx = 128;
+    p.exact = true;
+    p.k_type = p.v_type = OB_F32;
+    p.fallback = fallback;
+    *status = ob_ctx_new(&p, &c, &err);
+    float *out = NULL;
+    if (*status == OB_OK) {
+        ob_ctx_describe(c, info);
+        ob_ctx_dev(c)->api->describe(ob_ctx_dev(c), &now);
+        memcpy(info->device.reason, now.reason, sizeof now.reason);
+        out = calloc(6 * (size_t)info->n_vocab, sizeof *out);
+        (void)run_steps(c, out, info->n_vocab);
+        ob_ctx_free(c);
+    } else {
+        memcpy(info->device.reason, err.text, sizeof info->device.reason);
+    }
+    unsetenv("OB_VK_TEST_FAIL");
+    return out;
+}
+
+/* A kernel with an alternative is replaced; one without goes to the CPU, or the model is refused. The answer stays. */
+static void test_wrong_kernels_are_switched_off(void **state)
+{
+    (void)state;
+    NEED_DRIVER();
+    static const char *const kernels[] = {"norm_rows", "heads", "rms_norm,attention", "glu,rope", "embed"};
+    ob_engine_info info;
+    ob_status s;
+    setenv("XDG_CACHE_HOME", "/tmp/onebit-test-vulkan", 1);
+    float *good = logits_without(NULL, true, &info, &s);
+    assert_int_equal(s, OB_OK);
+    assert_string_equal(info.device.reason, "");
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        float *bad = logits_without(kernels[i], true, &info, &s), worst = 0;
+        assert_int_equal(s, OB_OK);
+        assert_non_null(strstr(info.device.reason, kernels[i][0] == 'r' ? "rms_norm" : kernels[i][0] == 'g' ? "glu" : kernels[i]));
+        for (size_t k = 0; k < 6 * (size_t)info.n_vocab; k++) {
+            const float d = good[k] > bad[k] ? good[k] - bad[k] : bad[k] - good[k];
+            if (!(d <= worst)) worst = d;
+        }
+        print_message("  without %s: off by %g\n", kernels[i], (double)worst);
+        assert_true(worst < 2e-4f); /* f32 sums in another order */
+        free(bad);
+    }
+    ob_dev_info probed = {0};
+    for (const ob_dev_api *const *a = ob_dev_registry(); *a; a++)
+        for (int i = 0; strcmp((*a)->kind, "vulkan") == 0 && i < (*a)->count(); i++) {
+            (*a)->probe(i, &probed);
+            if (probed.caps & OB_DEV_SOFT) assert_non_null(strstr(probed.reason, "embed"));
+        }
+    free(logits_without("attention", false, &info, &s));
+    assert_int_equal(s, OB_E_UNSUPPORTED);
+    assert_non_null(strstr(info.device.reason, "wrong on this driver"));
+    free(good);
+    unsetenv("XDG_CACHE_HOME");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_wrong_bound_is_refused),
         cmocka_unit_test(test_lost_device),
         cmocka_unit_test(test_no_device_memory),
+        cmocka_unit_test(test_wrong_kernels_are_switched_off),
     };
     return cmocka_run_group_tests(tests, find_driver, NULL);
 }

@@ -420,7 +420,7 @@ ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 {
     vk_heads h;
     *n_ops = 0;
-    if (!match_heads(p, i, &h)) return OB_OK;
+    if (vk_kernel_off(p->dev, "heads") || !match_heads(p, i, &h)) return OB_OK;
     *n_ops = h.n_ops;
     const int32_t attn = i + h.n_ops - 1;
     if (is_split(p) && vk_attn_one_fits(p, h.attn) && all_in_one(p, &h, attn)) return vk_attn_one_add(p, attn, &h, err);

@@ -10,6 +10,7 @@
  *   vk_record.c   dispatches become command buffers with the barriers they need
  *   vk_run.c      a step: parameters, submit, wait, results, times
  *   vk_fault.c    faults on demand, for tests
+ *   vk_selftest.c every op of a model against ops/ref.c
  *   vk_test.c     fast kernels against ops/ref.c before they are used
  *
  * Everything belongs to the engine thread, but for the loader, which is made once under a lock and
@@ -156,7 +157,8 @@ typedef struct vk_dev {
     const vk_phys *phys;
     int index;
     bool exact, profile;
-    bool testing; /* vk_test.c is at work */
+    bool testing; /* a test of kernels is at work */
+    bool tested_ops; /* some have been tested: `disabled` is news */
     bool lost;
     double submit_ms;        /* bound for one submit */
     double scale;            /* of the newest measurement: real over nominal milliseconds */
@@ -164,7 +166,7 @@ typedef struct vk_dev {
     uint64_t n_submits;      /* of steps */
     unsigned fast;       /* VK_FAST_* that may be used */
     unsigned tested[64]; /* by ob_type: VK_FAST_* that passed their test with this weight type */
-    char disabled[160];  /* names of kernels that were switched off */
+    char disabled[200];  /* names of kernels that were switched off */
     VkDevice handle;
     VkQueue queue;
 #define X(name) PFN_vk##name name;
@@ -238,6 +240,9 @@ void vk_weight_free(ob_dev *d, ob_dev_weight *w);
 ob_status vk_kernels_init(vk_dev *d, ob_err *err);
 void vk_kernels_deinit(vk_dev *d);
 bool vk_kernel_exists(const char *name);
+/* Names of the kernels that were switched off when a model was last loaded; `out` is empty when none were. */
+void vk_disabled_read(const vk_phys *p, char *out, size_t cap);
+void vk_disabled_write(const vk_dev *d);
 /* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size).
  */
 ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec,
@@ -508,6 +513,12 @@ ob_status vk_write_input(ob_dev *d, ob_dev_plan *p, ob_val v, const float *src, 
 ob_status vk_read_output(ob_dev *d, ob_dev_plan *p, ob_val v, int32_t row, int32_t n_rows,
                          float *dst, ob_err *err);
 int vk_profile_read(ob_dev *d, ob_profile_row *rows, int cap, bool reset);
+
+/* vk_selftest.c: is op i right on this device? Tested when it is first asked for; wrong kernels are switched off. */
+bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i);
+bool vk_kernel_off(const vk_dev *d, const char *name); /* switched off by a test */
+void vk_switch_off(vk_dev *d, const char *name, double error);
+bool vk_test_fails(const char *name); /* by injection */
 
 /* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
  * off those that are wrong. Errors only when the test could not run. */

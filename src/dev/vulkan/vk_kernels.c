@@ -29,7 +29,7 @@ bool vk_kernel_exists(const char *name)
 /* --- cache on disk ---------------------------------------------------------------------------- */
 
 /* One file per device, driver and driver version. false: no place for it. */
-static bool cache_path(const vk_dev *d, char *path, size_t cap, bool make_folder)
+static bool cache_path(const vk_phys *d, const char *ending, char *path, size_t cap, bool make_folder)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char folder[400];
@@ -50,17 +50,16 @@ static bool cache_path(const vk_dev *d, char *path, size_t cap, bool make_folder
     }
     char uuid[2 * VK_UUID_SIZE + 1];
     for (size_t i = 0; i < VK_UUID_SIZE; i++)
-        snprintf(uuid + 2 * i, 3, "%02x", d->phys->cache_uuid[i]);
-    return (size_t)snprintf(path, cap, "%s/vulkan-%08x-%08x-%08x-%s.bin", folder,
-                            d->phys->vendor_id, d->phys->device_id, d->phys->driver_version,
-                            uuid) < cap;
+        snprintf(uuid + 2 * i, 3, "%02x", d->cache_uuid[i]);
+    return (size_t)snprintf(path, cap, "%s/vulkan-%08x-%08x-%08x-%s.%s", folder, d->vendor_id, d->device_id,
+                            d->driver_version, uuid, ending) < cap;
 }
 
 static void *cache_read(const vk_dev *d, size_t *n)
 {
     char path[600];
     *n = 0;
-    FILE *f = cache_path(d, path, sizeof path, false) ? fopen(path, "rbe") : NULL;
+    FILE *f = cache_path(d->phys, "bin", path, sizeof path, false) ? fopen(path, "rbe") : NULL;
     if (!f) return NULL;
     struct stat st;
     void *data = NULL;
@@ -78,7 +77,7 @@ static void cache_write(vk_dev *d)
     size_t n = 0;
     if (d->lost || d->GetPipelineCacheData(d->handle, d->cache, &n, NULL) != VK_SUCCESS ||
         n == d->cache_loaded_bytes || n > MAX_CACHE_BYTES ||
-        !cache_path(d, path, sizeof path, true))
+        !cache_path(d->phys, "bin", path, sizeof path, true))
         return;
     void *data = ob_malloc(n);
     snprintf(tmp, sizeof tmp, "%s.%d", path, (int)getpid());
@@ -92,6 +91,35 @@ static void cache_write(vk_dev *d)
         (void)unlink(tmp);
     }
     ob_free(data);
+}
+
+/* --- what was wrong the last time, for `1bit devices` ------------------------------------------ */
+
+void vk_disabled_read(const vk_phys *p, char *out, size_t cap)
+{
+    char path[600];
+    FILE *f = cache_path(p, "off", path, sizeof path, false) ? fopen(path, "re") : NULL;
+    out[0] = 0;
+    if (!f) return;
+    if (!fgets(out, (int)cap, f)) out[0] = 0;
+    fclose(f);
+    for (char *c = out; *c; c++)
+        if (*c < ' ' || *c > '~') *c = ' '; /* whoever wrote it, it goes to a terminal */
+}
+
+void vk_disabled_write(const vk_dev *d)
+{
+    char path[600], tmp[640];
+    if (!cache_path(d->phys, "off", path, sizeof path, d->disabled[0] != 0)) return;
+    if (!d->disabled[0]) {
+        (void)unlink(path);
+        return;
+    }
+    snprintf(tmp, sizeof tmp, "%s.%d", path, (int)getpid());
+    FILE *f = fopen(tmp, "we");
+    bool ok = f && fputs(d->disabled, f) >= 0;
+    if (f && fclose(f) != 0) ok = false;
+    if (f && (!ok || rename(tmp, path) != 0)) (void)unlink(tmp);
 }
 
 /* --- pipelines -------------------------------------------------------------------------------- */

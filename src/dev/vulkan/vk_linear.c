@@ -149,6 +149,7 @@ bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form)
 
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
 {
+    if (vk_kernel_off(p->dev, "form")) return VK_FORM_F32;
     for (i++; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         /* A reader of f32 does not mind another form beside it. */

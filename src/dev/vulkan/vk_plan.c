@@ -22,7 +22,7 @@ static bool refuse(char *why, size_t cap, const char *text)
     return false;
 }
 
-bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
+static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
 {
     const vk_dev *d = (const vk_dev *)dev;
     const ob_op *op = &p->ops[i];
@@ -75,6 +75,13 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     default:
         return refuse(why, cap, "no kernel for it yet");
     }
+}
+
+bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
+{
+    if (!has_kernels(dev, p, i, why, cap)) return false;
+    /* The verdict is kept in the device, which is the caller's alone. */
+    return vk_selftest((vk_dev *)(uintptr_t)dev, p, i) || refuse(why, cap, "its kernel is wrong on this driver and was switched off");
 }
 
 /* --- the list --------------------------------------------------------------------------------- */
@@ -199,7 +206,10 @@ static uint32_t row_threads(const ob_dev_plan *p, uint32_t cols)
     const uint32_t sg = p->dev->sg, most = OB_MIN(OB_MIN(1024u, f->max_invocations), sg * f->max_subgroups);
     uint32_t wg = OB_MAX(32u, sg);
     while (2 * wg <= most && wg * 4 < cols) wg *= 2;
-    return cols % 4 == 0 && wg <= most && cols <= wg * 4 * NORM_FOURS && (p->fast & VK_FAST_SUBGROUP) ? wg : 0;
+    return cols % 4 == 0 && wg <= most && cols <= wg * 4 * NORM_FOURS && (p->fast & VK_FAST_SUBGROUP) &&
+                   !vk_kernel_off(p->dev, "norm_rows")
+               ? wg
+               : 0;
 }
 
 /* RMS norm of whole rows, of op `gather`'s choice of them where that is an op. */

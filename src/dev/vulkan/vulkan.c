@@ -48,13 +48,21 @@ static int soft_count(void)
 {
     return vk_lib_get()->n_phys - first_soft(vk_lib_get());
 }
+static void probe(int index, const char *kind, int shown, ob_dev_info *out)
+{
+    char off[200];
+    fill_info(out, vk_lib_get(), index, kind, shown);
+    vk_disabled_read(&vk_lib_get()->phys[index], off, sizeof off);
+    if (out->available && off[0]) snprintf(out->reason, sizeof out->reason, "switched off when last used: %s", off);
+}
+
 static void vulkan_probe(int index, ob_dev_info *out)
 {
-    fill_info(out, vk_lib_get(), index, "vulkan", index);
+    probe(index, "vulkan", index, out);
 }
 static void soft_probe(int index, ob_dev_info *out)
 {
-    fill_info(out, vk_lib_get(), first_soft(vk_lib_get()) + index, "lavapipe", index);
+    probe(first_soft(vk_lib_get()) + index, "lavapipe", index, out);
 }
 
 static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
@@ -160,6 +168,7 @@ static void vulkan_close(ob_dev *dev)
     vk_dev *d = vk_of(dev);
     if (d->handle && d->DestroyDevice) {
         if (d->DeviceWaitIdle && !d->lost) (void)d->DeviceWaitIdle(d->handle);
+        if (d->tested_ops) vk_disabled_write(d);
         vk_kernels_deinit(d);
         vk_mem_deinit(d);
         if (d->pool) d->DestroyCommandPool(d->handle, d->pool, NULL);
