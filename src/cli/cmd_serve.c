@@ -41,6 +41,12 @@ static ob_status verify(const char *path, ob_err *err)
     return s;
 }
 
+/* A name that is not the path itself: that of the library, or where the model was pulled from. */
+static const char *name_of(const char *arg, const char *path)
+{
+    return arg && path && strcmp(arg, path) != 0 ? arg : NULL;
+}
+
 int ob_cmd_serve(const ob_args *a)
 {
     char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL;
@@ -64,6 +70,9 @@ int ob_cmd_serve(const ob_args *a)
     if (ob_cli_str(a, OB_OPT_MMPROJ)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_MMPROJ), &mmproj_path, &err));
     p.mmproj_path = mmproj_path;
     p.embed_path = embed_path;
+    p.model_name = name_of(model, path);
+    p.embed_name = name_of(ob_cli_str(a, OB_OPT_EMBED), embed_path);
+    p.rerank_name = name_of(ob_cli_str(a, OB_OPT_RERANK), rerank_path);
     p.rerank_path = rerank_path;
     OB_GOTO(ob_server_new(&p, &server, &err));
     s = ob_server_run(server, &err);

@@ -122,7 +122,7 @@ static ob_status parse_body(embed_job *e, const char *const *known)
     OB_TRY(ob_json_parse(ob_buf_str(&job->body), job->body.len, &job->json, &job->err));
     ob_buf_deinit(&job->body);
     OB_TRY(ob_params_only(job, known));
-    return ob_params_check_model_is(job, e->model->id, " for this");
+    return ob_params_check_model_is(job, e->model->id, e->model->also, " for this");
 }
 
 static ob_status make_texts(embed_job *e, const char *param, size_t n)

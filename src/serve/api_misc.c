@@ -72,17 +72,22 @@ static void add_model(const ob_server *s, const char *id, const char *role, cons
                 i->n_ctx, i->n_ctx_train, i->n_embd, i->n_layer);
 }
 
+static bool is_named(const char *name, const char *id, const char *also)
+{
+    return strcmp(name, id) == 0 || (also && strcmp(name, also) == 0);
+}
+
 /* All models, or the one of this id; the number written. */
 static int add_models(const ob_server *s, const char *id, ob_buf *out)
 {
     int n = 0;
-    if (s->engine && (!id || strcmp(id, s->model_id) == 0)) {
+    if (s->engine && (!id || is_named(id, s->model_id, s->params.model_name))) {
         add_model(s, s->model_id, "generate", &s->info, out);
         n++;
     }
     for (int i = 0; i < s->n_served; i++) {
         const ob_served *m = &s->served[i];
-        if (id && (n || strcmp(id, m->id) != 0)) continue;
+        if (id && (n || !is_named(id, m->id, m->also))) continue;
         if (n++) ob_buf_addc(out, ',');
         add_model(s, m->id, m->role, &m->info, out);
     }

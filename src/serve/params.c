@@ -481,16 +481,16 @@ ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p)
 
 ob_status ob_params_check_model(ob_job *job)
 {
-    return ob_params_check_model_is(job, job->srv->model_id, "");
+    return ob_params_check_model_is(job, job->srv->model_id, job->srv->params.model_name, "");
 }
 
-ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *what)
+ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *also, const char *what)
 {
     const json_t *v = json_object_get(job->json, "model");
     if (!v || json_is_null(v)) return OB_OK;
     if (!json_is_string(v)) return wrong_type(job, "model", "a string");
     const char *name = json_string_value(v);
-    if (!*name || strcmp(name, id) == 0) return OB_OK;
+    if (!*name || strcmp(name, id) == 0 || (also && strcmp(name, also) == 0)) return OB_OK;
     return ob_job_fail(job, "model", OB_E_NOT_FOUND,
                        "the model '%.80s' does not exist here%s; this server has '%.80s'", name,
                        what, id);

@@ -38,6 +38,9 @@ typedef struct ob_serve_params {
     const char *host;         /* "127.0.0.1" */
     int port;                 /* 8000; 0: any free one (see ob_server_port) */
     const char *alias;        /* id of the model in the API; NULL: the file's stem */
+    /* What the user called the models, where that is not their path (names of the library): requests may name
+     * them so too. NULL: nothing else. */
+    const char *model_name, *embed_name, *rerank_name;
     const char *const *api_keys; /* [n_api_keys]: any one lets in; none: no key is asked for */
     int n_api_keys;
     const char *cors_origin;  /* one origin or "*"; NULL: no cross-origin access */

@@ -241,8 +241,8 @@ void ob_gen_params_defaults(ob_gen_params *p);
 OB_MUST_CHECK ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p);
 /* `model` absent, or this server's; else OB_E_NOT_FOUND, model_not_found. */
 OB_MUST_CHECK ob_status ob_params_check_model(ob_job *job);
-/* The same for another model: `what` it is for shows in the text. */
-OB_MUST_CHECK ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *what);
+/* The same for another model, which may have a second name (NULL: none): `what` it is for shows in the text. */
+OB_MUST_CHECK ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *also, const char *what);
 /* Only these fields (the list ends with NULL); refuses others by name. */
 OB_MUST_CHECK ob_status ob_params_only(ob_job *job, const char *const *names);
 /* A boolean; *to stays when the field is absent or null. */
@@ -417,6 +417,7 @@ typedef struct ob_listeners {
 /* A model that gives vectors or scores; immutable once ready. */
 typedef struct ob_served {
     char *id;
+    const char *also; /* another name that requests may use; NULL: none */
     const char *role; /* "embed" or "rerank" */
     ob_encoder *encoder;
     ob_engine_info info;

@@ -85,7 +85,7 @@ static void make_fingerprint(ob_server *s)
 }
 
 /* Load a model for vectors or, where it has a head with one score, for pairs of texts. */
-static ob_status load_encoder(ob_server *s, const char *path, const char *id, bool may_score,
+static ob_status load_encoder(ob_server *s, const char *path, const char *id, const char *also, bool may_score,
                               int32_t n_ctx, ob_err *err)
 {
     ob_served *m = &s->served[s->n_served];
@@ -100,6 +100,7 @@ static ob_status load_encoder(ob_server *s, const char *path, const char *id, bo
     p.n_seq = 0;
     m->role = scores ? "rerank" : "embed";
     m->id = id ? ob_strdup(id) : stem_of(path);
+    m->also = also;
     if (!m->id) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
     s->n_served++;
     OB_TRY(ob_encoder_new(&p, &m->encoder, err));
@@ -117,7 +118,7 @@ static ob_status load_main(ob_server *s, ob_err *err)
     if (ob_encoder_peek(p->model_path, &peek, NULL) == OB_OK && !peek.causal && peek.output != OB_OUTPUT_PICTURE) {
         if (s->params.mmproj_path)
             return ob_err_set(err, OB_E_INVALID, "--mmproj needs a model that generates text, and this one is an encoder");
-        OB_TRY(load_encoder(s, p->model_path, s->model_id, true, p->n_ctx, err));
+        OB_TRY(load_encoder(s, p->model_path, s->model_id, s->params.model_name, true, p->n_ctx, err));
         s->info = s->served[0].info;
         s->tok = ob_encoder_tok(s->served[0].encoder);
         return OB_OK;
@@ -141,10 +142,10 @@ static ob_status load_all(ob_server *s, ob_err *err)
     OB_TRY(load_main(s, err));
     if (p->embed_path) {
         s->embed = NULL; /* what was asked for by name comes first */
-        OB_TRY(load_encoder(s, p->embed_path, NULL, false, 0, err));
+        OB_TRY(load_encoder(s, p->embed_path, NULL, p->embed_name, false, 0, err));
     }
     if (p->rerank_path) {
-        OB_TRY(load_encoder(s, p->rerank_path, NULL, true, 0, err));
+        OB_TRY(load_encoder(s, p->rerank_path, NULL, p->rerank_name, true, 0, err));
         s->rerank = &s->served[s->n_served - 1];
         s->served[s->n_served - 1].role = "rerank";
     }

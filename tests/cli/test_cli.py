@@ -224,7 +224,7 @@ def test_check_golden():
     done = run("check", "--all-golden", GOLDEN, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stdout
     rows = json.loads(done.stdout)
-    assert {"qwen35moe", "deepseek4", "zaya"} <= {r["architecture"] for r in rows}
+    assert {"qwen35moe", "deepseek4", "zaya", "bert", "modern-bert"} <= {r["architecture"] for r in rows}
     assert all(r["state"] == "ok" for r in rows)
     text = run("check", "--all-golden", GOLDEN, "--device", "cpu").stdout
     assert len(text.splitlines()) == len(rows)

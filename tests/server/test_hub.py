@@ -476,3 +476,22 @@ def test_library_cannot_be_written(hub, tmp_path):
     (tmp_path / "file").write_text("")
     done = hub.run("pull", REPO + "a.gguf", rc=1, XDG_DATA_HOME=str(tmp_path / "file"))
     assert "cannot make folder" in done.stderr
+
+
+def test_served_under_both_names(hub):
+    """Requests may name a model as the library does, or as its file is called."""
+    from conftest import Server
+    golden = Path(__file__).resolve().parents[1] / "data" / "golden" / "llama.gguf"
+    hub.add_hf("Some.Llama-F32.gguf", golden.read_bytes())
+    hub.run("pull", REPO + "Some.Llama-F32.gguf", "--name", "little")
+    s = Server([BIN, "serve", "-m", "little", "--port", "0", "--device", "cpu"], env=hub.env)
+    try:
+        (model,) = [m["id"] for m in s.get("/v1/models")[1]["data"]]
+        for name in ("little", model):
+            status, r = s.post("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})
+            assert status == 200 and r["model"] == model
+            assert s.get("/v1/models/" + name)[0] == 200
+        assert model != "little"
+        assert s.post("/v1/completions", {"model": "big", "prompt": "a", "max_tokens": 1})[0] == 404
+    finally:
+        s.stop()
