@@ -28,7 +28,7 @@ def build(shape, dtype):
     return m.eval().to({"f32": torch.float32, "bf16": torch.bfloat16}[dtype])
 
 
-def torch_ms(model, n, reps=7):
+def torch_ms(model, n, reps):
     import torch
     ids = torch.randint(5, 30000, (1, n))
     times = []
@@ -40,7 +40,7 @@ def torch_ms(model, n, reps=7):
     return statistics.median(times[2:]) * 1e3
 
 
-def onebit_ms(program, path, threads, n, reps=7):
+def onebit_ms(program, path, threads, n, reps):
     out = subprocess.run([program, "bench", "-m", path, "-t", str(threads), "-p", str(n), "-n", "0", "-r", str(reps),
                           "--device", "cpu", "--json"], capture_output=True, text=True, check=True).stdout
     return n * 1e3 / json.loads(out)["tests"][0]["tok_per_s"]
@@ -54,6 +54,7 @@ def main():
     p.add_argument("--tokens", default="64,128")
     p.add_argument("-t", "--threads", default="1")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--reps", type=int, default=7, help="texts of a round; its figure is their median")
     p.add_argument("--dtypes", default="f32,bf16")
     p.add_argument("--json")
     a = p.parse_args()
@@ -65,8 +66,8 @@ def main():
         for n in map(int, a.tokens.split(",")):
             ms = {k: [] for k in [*models, *a.model]}
             for i in range(a.rounds):
-                jobs = [(k, lambda k=k: torch_ms(models[k], n)) for k in models]
-                jobs += [(k, lambda k=k: onebit_ms(a.onebit, k, threads, n)) for k in a.model]
+                jobs = [(k, lambda k=k: torch_ms(models[k], n, a.reps)) for k in models]
+                jobs += [(k, lambda k=k: onebit_ms(a.onebit, k, threads, n, a.reps)) for k in a.model]
                 for k, f in jobs if i % 2 == 0 else reversed(jobs):
                     ms[k].append(f())
             ms = {k: statistics.median(v) for k, v in ms.items()}

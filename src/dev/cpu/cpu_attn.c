@@ -137,7 +137,7 @@ static void load_queries(const block *k)
             const float *x = cpu_row(k->p, k->op->in[0], k->row0 + r) +
                              (size_t)(k->head * k->d.group + g) * (size_t)a->k_dim;
             float *q = k->b.q + (size_t)(r * k->d.group + g) * (size_t)k->d.k_pad;
-            for (int32_t c = 0; c < a->k_dim; c++) q[c] = x[c] * a->scale;
+            k->p->dev->kern->scale(x, a->scale, 0, q, a->k_dim);
             for (int32_t c = a->k_dim; c < k->d.k_pad; c++) q[c] = 0;
         }
 }
@@ -209,7 +209,7 @@ static void store_output(const block *k)
                    (size_t)(k->head * k->d.group + i % k->d.group) * (size_t)a->v_dim;
         const float *o = k->b.o + (size_t)i * (size_t)k->d.v_pad;
         const float r = k->b.sum[i] > 0 ? 1.0f / k->b.sum[i] : 0;
-        for (int32_t c = 0; c < a->v_dim; c++) y[c] = o[c] * r;
+        k->p->dev->kern->scale(o, r, 0, y, a->v_dim);
     }
 }
 
