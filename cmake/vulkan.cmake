@@ -98,10 +98,13 @@ function(kernel name source)
 endfunction()
 
 foreach(k norm norm_rows heads rope kv_write attn attn_one linear_any quantise pool
-          gemm_sum to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_sort
+          to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_sort
           cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn top_k)
   kernel(${k} ${k})
 endforeach()
+if(vk_has_coopmat)
+  kernel(attn_cm attn_cm)
+endif()
 set(op 0)
 foreach(k rows_out glu add scale to_host)
   kernel(${k} row -DOP=${op})
@@ -135,7 +138,10 @@ foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13
     kernel(matvec_plain_i8_${type} matvec -DTYPE=${id} -DACT=1 -DSUBGROUP=0 -DGLU=0)
   endif()
   if(vk_has_coopmat AND EXISTS ${vk_dir}/shaders/gemm_cm.comp)
-    kernel(gemm_cm_${type} gemm_cm -DTYPE=${id})
+    kernel(gemm_cm_${type} gemm_cm -DTYPE=${id} -DGLU=0)
+    if(NOT type MATCHES "^b?f")
+      kernel(gemm_glu_${type} gemm_cm -DTYPE=${id} -DGLU=1)
+    endif()
   endif()
 endforeach()
 

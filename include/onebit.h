@@ -41,7 +41,7 @@ typedef struct onebit_options {
     int32_t n_ctx;       /* most tokens of one sequence; 0: the model's, as memory allows */
     int32_t n_seq;       /* sequences run together; 0: 4 */
     int32_t n_threads;   /* 0: one per physical core */
-    int32_t n_ubatch;    /* most tokens of one step; 0: 512 */
+    int32_t n_ubatch;    /* most tokens of one step; 0: what suits the device */
     bool exact;          /* f32 activations and caches: slow, for checking */
 } onebit_options;
 

@@ -39,6 +39,7 @@ enum {
     OB_DEV_PROFILE = 1 << 7,
     OB_DEV_HADAMARD = 1 << 8,     /* honours ob_weight.hadamard; a device without it gets no such weight */
     OB_DEV_OBSERVE = 1 << 9,      /* honours ob_dev_options.observe */
+    OB_DEV_HALF_ATTN = 1 << 10,   /* unless exact, attention of many tokens over an f16 cache rounds queries and weights to f16 */
 };
 
 typedef struct ob_dev_info {
@@ -50,6 +51,7 @@ typedef struct ob_dev_info {
     uint64_t mem_total_bytes, mem_free_bytes; /* 0 when unknown */
     uint64_t max_buffer_bytes;
     int32_t max_tok;      /* most tokens of a step */
+    int32_t good_tok;     /* tokens of a step that use it well, where prompts are long; 0: as good as any */
     uint64_t n_submits;   /* of an open device: pieces of work handed to it; 0 where nobody counts */
     bool available;       /* false: see reason */
     char reason[256];     /* why it is not available, or what was switched off (disabled kernels) */

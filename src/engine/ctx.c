@@ -215,7 +215,7 @@ out:
  * prefill chunks. */
 static int32_t fixed_size(const ob_ctx *c, int32_t n)
 {
-    static const int32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+    static const int32_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
     for (size_t i = 0; i < OB_COUNT(sizes); i++)
         if (sizes[i] >= n) return OB_MIN(sizes[i], OB_MAX(c->p.n_ubatch, n));
     int32_t size = c->p.n_ubatch;
@@ -442,6 +442,17 @@ static ob_status fit_pictures(ob_ctx *c, ob_err *err)
     return OB_OK;
 }
 
+/* Tokens of a step, where nothing was asked for: what suits the device, but no more than a context. */
+static void choose_ubatch(ob_ctx *c)
+{
+    enum { USUAL = 512 };
+    if (c->p.n_ubatch <= 0) {
+        c->p.n_ubatch = OB_MAX(c->dev_info.good_tok, USUAL);
+        if (c->p.n_ctx > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, OB_MAX(c->p.n_ctx, USUAL));
+    }
+    c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);
+}
+
 static ob_status check_vocab(const ob_ctx *c, ob_err *err)
 {
     int32_t n_tok = ob_tok_n_vocab(c->tok), n_embd = ob_model_hparams(c->model)->n_vocab;
@@ -640,13 +651,11 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
         goto out;
     }
     if (c->p.n_seq <= 0) c->p.n_seq = 4;
-    if (c->p.n_ubatch <= 0) c->p.n_ubatch = 512;
     if (c->p.n_seq > OB_MAX_SEQS || c->p.n_ubatch > OB_MAX_UBATCH) {
         s = ob_err_set(err, OB_E_INVALID, "at most %d sequences and %d tokens in one step are possible",
                        OB_MAX_SEQS, OB_MAX_UBATCH);
         goto out;
     }
-    c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);
     OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
     ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling,
                              .pictures = p->n_picture_tok > 0};
@@ -656,12 +665,13 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
                        "--mmproj beside its model");
         goto out;
     }
-    OB_GOTO(fit_pictures(c, err));
     /* Nothing is kept in it, so it need not be small. */
     if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
     OB_GOTO(check_vocab(c, err));
     OB_GOTO(open_places(c, err));
+    choose_ubatch(c);
+    OB_GOTO(fit_pictures(c, err));
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
     c->gives_top = c->dev_info.caps & OB_DEV_SAMPLE; /* once: all programs must have the same ops */
     OB_GOTO(make_program(c, &prog, err));

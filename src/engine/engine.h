@@ -32,7 +32,7 @@ typedef struct ob_engine_params {
     bool fallback;        /* ops that a device lacks run on the CPU, with a warning; `auto` takes the CPU for all */
     int32_t n_ctx;        /* most tokens of one sequence; 0: the model's, as far as memory allows */
     int32_t n_seq;        /* sequences in one batch (--parallel); 0: 4 */
-    int32_t n_ubatch;     /* most tokens of one step; 0: 512 */
+    int32_t n_ubatch;     /* most tokens of one step; 0: what suits the device */
     int32_t n_threads;    /* <= 0: physical cores */
     ob_type k_type, v_type; /* cache types; OB_F16 by default */
     int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */

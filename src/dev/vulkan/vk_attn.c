@@ -17,6 +17,9 @@ enum {
     WRITE_WG = 64,
     HEADS_WG = 64,
     SPLIT_TOK = 16,
+    MATRIX_QUERIES = 64,   /* of a workgroup, by matrices */
+    MATRIX_LEAST_TOK = 48, /* fewer leave most of its rows empty */
+    MATRIX_MAX_DIM = 256,
     SPLIT_HEADS = 4, /* few, for more workgroups; they read the same keys from the device's cache */
 };
 
@@ -267,12 +270,77 @@ static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *er
     return vk_attn_grid(p, i, s->grid[1], vk_attn_segment(p->max_ctx), &s->indirect, err);
 }
 
+/* --- by matrices -------------------------------------------------------------------------------- */
+
+/* How attn_cm.comp does it: heads of a workgroup; 0: not at all. */
+static uint32_t matrix_heads(const vk_phys *f, const ob_op *op, ob_type k_type, ob_type v_type)
+{
+    const ob_attn_params *a = &op->p.attn;
+    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
+    const uint64_t k = (uint64_t)a->k_dim / 8 + 1, v = (uint64_t)a->v_dim / 8 + 1; /* rows in shared memory */
+    const uint64_t shared = 16 * (OB_MAX(MATRIX_QUERIES * k, TILE * (k + v)) + MATRIX_QUERIES * (TILE / 4 + 1 + 4)) + TILE * 4;
+    uint32_t hb = 0;
+    if (k_type != OB_F16 || v_type != OB_F16 || op->in[2] == OB_NONE || a->k_dim % 16 || a->v_dim % 16 ||
+        a->k_dim > MATRIX_MAX_DIM || a->v_dim > MATRIX_MAX_DIM || shared > f->max_shared_bytes)
+        return 0;
+    for (uint32_t h = 1; h <= OB_MIN(group, (uint32_t)MATRIX_QUERIES); h++)
+        if (group % h == 0 && MATRIX_QUERIES % h == 0) hb = h;
+    return hb;
+}
+
+bool vk_attn_matrices(const vk_dev *d, const ob_plan_bindings *b, const ob_op *op, int32_t max_tok)
+{
+    return (d->fast & VK_FAST_ATTN) && max_tok >= MATRIX_LEAST_TOK && matrix_heads(d->phys, op, b->k_type, b->v_type) != 0;
+}
+
+static ob_status add_matrices(ob_dev_plan *p, int32_t i, uint32_t hb, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_attn_params *a = &op->p.attn;
+    const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
+    const vk_mem *planes[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
+    const vk_form form = vk_wanted_form(p, op->out[0], i) == VK_FORM_F16 ? VK_FORM_F16 : VK_FORM_F32;
+    const bool only = form != VK_FORM_F32 && vk_only_form(p, op->out[0], i, form);
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "attn_cm", 8,
+                         (uint32_t[]){2 * MATRIX_QUERIES, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, hb, MATRIX_QUERIES,
+                                      form, !only},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    for (int k = 0; k < 2; k++) vk_reads(s, planes[k]->addr, planes[k]->size);
+    if (!only) vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = vk_value(p, op->in[0]);
+    s->push.a[2] = planes[0]->addr;
+    s->push.a[3] = planes[1]->addr;
+    s->push.a[4] = vk_value(p, op->out[0]);
+    s->push.a[5] = p->params.addr + p->info_off;
+    s->push.a[6] = p->params.addr + p->table_off;
+    if (form != VK_FORM_F32) {
+        VkDeviceAddress to[2];
+        vk_write_form(p, s, op->out[0], form, to);
+        s->push.a[7] = to[0];
+    }
+    const uint32_t words[] = {(uint32_t)a->n_head_kv, (uint32_t)p->page_tok, (uint32_t)p->max_pages, (uint32_t)a->window,
+                              a->causal, ob_f32_bits(a->scale), ob_f32_bits(a->softcap)};
+    memcpy(s->push.u, words, sizeof words);
+    s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, MATRIX_QUERIES / hb);
+    s->grid[1] = (uint32_t)a->n_head / hb;
+    s->cut = 1;
+    return OB_OK;
+}
+
 /* Attention over what is in the cache by then. */
 static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
     const bool split = is_split(p);
+    if ((p->fast & VK_FAST_ATTN) && p->prog.max_tok >= MATRIX_LEAST_TOK) {
+        const uint32_t hb = matrix_heads(p->dev->phys, op, p->k_type, p->v_type);
+        if (hb) return add_matrices(p, i, hb, err);
+    }
     const cut c = cut_of(p->dev, a, split);
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv),
                    y = (uint32_t)a->n_head_kv * (group / c.hb);

@@ -88,7 +88,11 @@ ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     *n_ops = 0;
-    if (op->kind == OB_OP_LINEAR) {
+    if (op->kind == OB_OP_LINEAR && vk_gemm_fits_glu(p, i)) {
+        OB_TRY(vk_form_add(p, i, VK_FORM_F16, err));
+        *n_ops = 2;
+        return vk_gemm_add_glu(p, i, err);
+    } else if (op->kind == OB_OP_LINEAR) {
         const int32_t norm = match_norm(p, i);
         if (norm != OB_NONE || match_glu(p, i)) {
             OB_TRY(vk_form_add(p, i, VK_FORM_Q8, err));

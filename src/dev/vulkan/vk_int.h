@@ -57,6 +57,7 @@
 /* A cooperative matrix product that the device does: f16 inputs, f32 sums, subgroup scope. */
 typedef struct vk_coopmat {
     bool f16_16x16x16;
+    bool f16_sums; /* the same with f16 sums: what an accumulator can be converted to */
 } vk_coopmat;
 
 typedef struct vk_phys {
@@ -69,6 +70,7 @@ typedef struct vk_phys {
     uint32_t queue_family;
     bool timestamps;
     float timestamp_ns;
+    uint32_t n_cores; /* 0: it does not tell */
     uint32_t max_shared_bytes, max_invocations, max_subgroups; /* of a workgroup */
     uint32_t subgroup, subgroup_min,
         subgroup_max; /* default size; what may be asked for, 0 if nothing */
@@ -103,6 +105,8 @@ enum {
     VK_FAST_SUBGROUP = 1 << 0,
     VK_FAST_INT8 = 1 << 1,
     VK_FAST_COOPMAT = 1 << 2,
+    VK_FAST_ATTN = 1 << 3, /* attention of many tokens by cooperative matrices */
+    VK_FAST_GLU = 1 << 4,  /* products by gate and up at once, by cooperative matrices */
     VK_FAST_SAMPLE = 1 << 8, /* the best logits are found here */
 };
 
@@ -151,6 +155,12 @@ enum { VK_STAGE_HALVES = 2, VK_STAGE_BYTES = 16 << 20, VK_MAX_PROFILE = 64 };
 enum { VK_SUBMIT_MS = 50 }; /* longest submit that is made on purpose */
 enum { VK_MAX_SUBMIT = 32 }; /* command buffers of one submit */
 
+/* What attention by matrices was tested with. */
+typedef struct vk_attn_shape {
+    int32_t n_head, n_head_kv, k_dim, v_dim, window, page_tok;
+} vk_attn_shape;
+enum { VK_MAX_ATTN_TESTED = 16 };
+
 typedef struct vk_dev {
     ob_dev base;
     const vk_lib *lib;
@@ -166,6 +176,8 @@ typedef struct vk_dev {
     uint64_t n_submits;      /* of steps */
     unsigned fast;       /* VK_FAST_* that may be used */
     unsigned tested[64]; /* by ob_type: VK_FAST_* that passed their test with this weight type */
+    vk_attn_shape attn_tested[VK_MAX_ATTN_TESTED];
+    int n_attn_tested;
     char disabled[200];  /* names of kernels that were switched off */
     VkDevice handle;
     VkQueue queue;
@@ -391,7 +403,6 @@ void vk_push_addr(vk_push *p, int i, VkDeviceAddress a);
 const char *vk_type_name(ob_type t); /* as in kernel names; "?" for a type without kernels */
 ob_status vk_linear_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at form_off */
-uint64_t vk_linear_parts(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* Input 0 of op i in this form, by a pass of its own unless it is there. */
 ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
 int32_t vk_linear_rows(const ob_dev_plan *p, const ob_op *op);
@@ -423,6 +434,16 @@ const vk_formed *vk_find_form(const ob_dev_plan *p, ob_val v, vk_form form, VkDe
                               VkDeviceAddress *scales);
 void vk_forget_form(ob_dev_plan *p, ob_val v); /* v was written anew */
 
+/* vk_gemm.c: products of many rows by cooperative matrices */
+bool vk_gemm_fits(const ob_dev_plan *p, const ob_op *op, int m);
+uint64_t vk_gemm_form(const ob_dev_plan *p, const ob_op *op);     /* bytes of its activations */
+uint64_t vk_gemm_parts(const ob_dev_plan *p, const ob_op *op);    /* bytes at part_off */
+uint64_t vk_gemm_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
+ob_status vk_gemm_add(ob_dev_plan *p, int32_t op, int m, ob_err *err);
+/* Op i of two matrices and the GLU after it. */
+bool vk_gemm_fits_glu(const ob_dev_plan *p, int32_t i);
+ob_status vk_gemm_add_glu(ob_dev_plan *p, int32_t i, ob_err *err);
+
 /* vk_matvec.c */
 enum { VK_MATVEC_ROWS = 8 };
 ob_status vk_matvec_add(ob_dev_plan *p, int32_t op, int m, ob_err *err);
@@ -447,6 +468,8 @@ ob_status vk_top_k_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_top_k_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at part_off */
 /* vk_attn.c */
 bool vk_attn_fits(const vk_dev *d, const ob_attn_params *a);
+/* Whether a plan for so many tokens takes attn_cm.comp for it. */
+bool vk_attn_matrices(const vk_dev *d, const ob_plan_bindings *b, const ob_op *op, int32_t max_tok);
 ob_status vk_attn_add(ob_dev_plan *p, int32_t op, ob_err *err);
 ob_status vk_rope_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* The plan's table of angles for these parameters (borrowed, kept by the plan); at most one per op is made.
@@ -523,6 +546,8 @@ bool vk_test_fails(const char *name); /* by injection */
 /* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
  * off those that are wrong. Errors only when the test could not run. */
 ob_status vk_test_type(vk_dev *d, ob_type t, ob_err *err);
+/* vk_test_attn.c: the same for attention by matrices, once per shape. */
+ob_status vk_test_attn(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, ob_err *err);
 
 static inline vk_dev *vk_of(ob_dev *d)
 {

@@ -155,14 +155,34 @@ static void find_coopmat(const vk_lib *lib, vk_phys *p)
     if (!m) return;
     for (uint32_t i = 0; i < n; i++) m[i].sType = (VkStructureType)STYPE_COOPMAT_PROPERTIES;
     if (get(p->handle, &n, m) >= 0)
-        for (uint32_t i = 0; i < n; i++)
-            p->coopmat.f16_16x16x16 |= m[i].MSize == 16 && m[i].NSize == 16 && m[i].KSize == 16 &&
-                                       (int)m[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-                                       (int)m[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
-                                       (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-                                       (int)m[i].ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR &&
-                                       (int)m[i].scope == VK_SCOPE_SUBGROUP_KHR;
+        for (uint32_t i = 0; i < n; i++) {
+            const bool fits = m[i].MSize == 16 && m[i].NSize == 16 && m[i].KSize == 16 &&
+                              (int)m[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                              (int)m[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR && m[i].CType == m[i].ResultType &&
+                              (int)m[i].scope == VK_SCOPE_SUBGROUP_KHR;
+            p->coopmat.f16_16x16x16 |= fits && (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT32_KHR;
+            p->coopmat.f16_sums |= fits && (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT16_KHR;
+        }
     ob_free(m);
+}
+
+/* Multiprocessors, where the driver tells. */
+static void find_cores(const vk_lib *lib, vk_phys *p)
+{
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nv = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
+    VkPhysicalDeviceShaderCorePropertiesAMD amd = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    if (has_extension(lib, p->handle, "VK_NV_shader_sm_builtins")) {
+        props.pNext = &nv;
+        lib->GetPhysicalDeviceProperties2(p->handle, &props);
+        p->n_cores = nv.shaderSMCount;
+    } else if (has_extension(lib, p->handle, "VK_AMD_shader_core_properties")) {
+        props.pNext = &amd;
+        lib->GetPhysicalDeviceProperties2(p->handle, &props);
+        p->n_cores = amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
+    }
 }
 
 /* A queue family with compute, without graphics where there is one. */
@@ -266,6 +286,7 @@ static void describe(const vk_lib *lib, vk_phys *p)
     p->budget = has_extension(lib, p->handle, "VK_EXT_memory_budget");
     if (p->f16 && p->memory_model && has_extension(lib, p->handle, "VK_KHR_cooperative_matrix"))
         find_coopmat(lib, p);
+    find_cores(lib, p);
 }
 
 static int rank(const vk_phys *p)

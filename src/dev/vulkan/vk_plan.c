@@ -551,7 +551,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
         const ob_op *op = &p->prog.ops[i];
         if (op->kind == OB_OP_LINEAR) {
             form = OB_MAX(form, vk_linear_form(p, op));
-            part = OB_MAX(part, vk_linear_parts(p, op));
+            part = OB_MAX(part, vk_gemm_parts(p, op));
+            count = OB_MAX(count, vk_gemm_counters(p, op));
         } else if (op->kind == OB_OP_ATTENTION) {
             part = OB_MAX(part, vk_attn_scratch(p, op));
             count = OB_MAX(count, vk_attn_counters(p, op));
@@ -623,6 +624,8 @@ out:
 ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_bindings *b,
                       ob_dev_plan **out, ob_err *err)
 {
+    *out = NULL;
+    OB_TRY(vk_test_attn(vk_of(dev), prog, b, err));
     return vk_plan_make(vk_of(dev), prog, b, vk_of(dev)->fast, out, err);
 }
 

@@ -14,19 +14,20 @@
 enum {
     TEST_K = 512,
     TEST_N = 136, /* whole tiles and an edge */
+    TEST_FF = 256, /* of gate and up; rows of the K formats are multiples of it */
     TEST_ROWS = 72,
     TESTED = 1 << 31,
 };
 
-/* One product as a program: x = embed(token), y = x W^T. */
+/* x = embed(token), y = x W^T; or g = x W1^T, u = x W2^T, y = glu(g, u) W3^T. */
 typedef struct trial {
     ob_program prog;
-    ob_op ops[2];
-    ob_value vals[2];
-    ob_weight weights[2];
-    ob_dev_weight *packed[2];
-    float *table, *want; /* [TEST_ROWS][TEST_K], [TEST_ROWS][TEST_N] */
-    uint8_t *w;
+    ob_op ops[4];
+    ob_value vals[4];
+    ob_weight weights[4];
+    ob_dev_weight *packed[4];
+    float *rows[4]; /* [TEST_ROWS][cols] of each value; of x: the table */
+    uint8_t *w[4];
     int32_t tok[TEST_ROWS], pos[TEST_ROWS], out[TEST_ROWS], first[2], past[1], page[1];
 } trial;
 
@@ -40,65 +41,93 @@ static float noise(uint32_t *seed)
     return s;
 }
 
-static ob_status make_trial(trial *t, ob_type type, ob_err *err)
+static ob_status no_memory(ob_err *err)
+{
+    return ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
+}
+
+/* Weight i: noise of deviation 0.1. */
+static ob_status add_weight(trial *t, int i, ob_type type, int32_t k, int32_t n, uint32_t *seed, ob_err *err)
 {
     ob_status s = OB_OK;
-    uint32_t seed = 12345;
-    float *plain = ob_reallocarray(NULL, (size_t)TEST_K * TEST_N, sizeof *plain);
-    const size_t row = ob_type_row_bytes(type, TEST_K);
-    t->table = ob_reallocarray(NULL, (size_t)TEST_K * TEST_ROWS, sizeof(float));
-    t->want = ob_reallocarray(NULL, (size_t)TEST_N * TEST_ROWS, sizeof(float));
-    t->w = ob_malloc(row * TEST_N);
-    if (!plain || !t->table || !t->want || !t->w) {
-        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
+    const size_t n_bytes = ob_type_row_bytes(type, k) * (size_t)n;
+    float *plain = ob_reallocarray(NULL, (size_t)k * (size_t)n, sizeof *plain);
+    t->w[i] = ob_malloc(n_bytes);
+    if (!plain || !t->w[i]) {
+        s = no_memory(err);
         goto out;
     }
-    for (int i = 0; i < TEST_K * TEST_N; i++) plain[i] = noise(&seed) * 0.1f;
-    for (int i = 0; i < TEST_K * TEST_ROWS; i++) t->table[i] = noise(&seed);
-    if (type == OB_F32)
-        memcpy(t->w, plain, row * TEST_N);
-    else
-        OB_GOTO(ob_quantize(type, plain, t->w, TEST_N, TEST_K, NULL, err));
-    for (int i = 0; i < TEST_ROWS; i++) t->tok[i] = t->pos[i] = t->out[i] = i;
-    t->weights[0] = (ob_weight){.name = "test",
-                                .type = OB_F32,
-                                .ne = {TEST_K, TEST_ROWS, 1, 1},
-                                .data = t->table,
-                                .n_bytes = (size_t)TEST_K * TEST_ROWS * 4,
-                                .use = OB_USE_EMBED};
-    t->weights[1] = (ob_weight){.name = "test",
-                                .type = type,
-                                .ne = {TEST_K, TEST_N, 1, 1},
-                                .data = t->w,
-                                .n_bytes = row * TEST_N,
+    for (size_t j = 0; j < (size_t)k * (size_t)n; j++) plain[j] = noise(seed) * 0.1f;
+    if (type == OB_F32) memcpy(t->w[i], plain, n_bytes);
+    else OB_GOTO(ob_quantize(type, plain, t->w[i], n, k, NULL, err));
+    t->weights[i] = (ob_weight){.name = "test", .type = type, .ne = {k, n, 1, 1}, .data = t->w[i], .n_bytes = n_bytes,
                                 .use = OB_USE_LINEAR};
-    t->vals[0] = (ob_value){.rows = OB_ROWS_TOK, .cols = TEST_K, .name = "x"};
-    t->vals[1] = (ob_value){.rows = OB_ROWS_TOK, .cols = TEST_N, .output = true, .name = "y"};
-    for (int o = 0; o < 2; o++) {
-        memset(&t->ops[o], 0, sizeof t->ops[o]);
-        for (int i = 0; i < OB_OP_MAX_IN; i++) t->ops[o].in[i] = OB_NONE;
-        for (int i = 0; i < OB_OP_MAX_OUT; i++) t->ops[o].out[i] = OB_NONE;
-        for (int i = 0; i < OB_OP_MAX_W; i++) t->ops[o].w[i] = OB_NONE;
-        t->ops[o].out[0] = o;
-        t->ops[o].w[0] = o;
-    }
-    t->ops[0].kind = OB_OP_EMBED;
-    t->ops[0].p.embed.scale = 1;
-    t->ops[1].kind = OB_OP_LINEAR;
-    t->ops[1].in[0] = 0;
-    t->ops[1].p.linear.n_mat = 1;
-    t->ops[1].p.linear.scale = 1;
-    t->prog = (ob_program){.ops = t->ops,
-                           .n_ops = 2,
-                           .vals = t->vals,
-                           .n_vals = 2,
-                           .weights = t->weights,
-                           .n_weights = 2,
-                           .logits = OB_NONE,
-                           .embeddings = OB_NONE};
 out:
     ob_free(plain);
     return s;
+}
+
+static ob_op *add_op(trial *t, ob_op_kind kind, ob_val in, ob_val out)
+{
+    ob_op *op = &t->ops[t->prog.n_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    for (int i = 0; i < OB_OP_MAX_IN; i++) op->in[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_OUT; i++) op->out[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_W; i++) op->w[i] = OB_NONE;
+    op->in[0] = in;
+    op->out[0] = out;
+    return op;
+}
+
+static void add_linear(trial *t, ob_val x, int32_t n_mat, ob_val y, int32_t w)
+{
+    ob_op *op = add_op(t, OB_OP_LINEAR, x, y);
+    for (int32_t m = 0; m < n_mat; m++) {
+        op->out[m] = y + m;
+        op->w[m] = w + m;
+    }
+    op->p.linear.n_mat = n_mat;
+    op->p.linear.scale = 1;
+}
+
+static ob_status make_trial(trial *t, ob_type type, bool glu, ob_err *err)
+{
+    uint32_t seed = 12345;
+    const int32_t cols[4] = {TEST_K, glu ? TEST_FF : TEST_N, TEST_FF, TEST_N};
+    t->prog = (ob_program){.ops = t->ops, .vals = t->vals, .n_vals = glu ? 4 : 2, .weights = t->weights,
+                           .n_weights = glu ? 4 : 2, .logits = OB_NONE, .embeddings = OB_NONE};
+    for (int i = 0; i < t->prog.n_vals; i++) {
+        t->vals[i] = (ob_value){.rows = OB_ROWS_TOK, .cols = cols[i], .output = i == t->prog.n_vals - 1, .name = "test"};
+        t->rows[i] = ob_reallocarray(NULL, (size_t)cols[i] * TEST_ROWS, sizeof(float));
+        if (!t->rows[i]) return no_memory(err);
+    }
+    for (int i = 0; i < TEST_K * TEST_ROWS; i++) t->rows[0][i] = noise(&seed);
+    for (int i = 0; i < TEST_ROWS; i++) t->tok[i] = t->pos[i] = t->out[i] = i;
+    t->weights[0] = (ob_weight){.name = "test", .type = OB_F32, .ne = {TEST_K, TEST_ROWS, 1, 1}, .data = t->rows[0],
+                                .n_bytes = (size_t)TEST_K * TEST_ROWS * 4, .use = OB_USE_EMBED};
+    ob_op *op = add_op(t, OB_OP_EMBED, OB_NONE, 0);
+    op->w[0] = 0;
+    op->p.embed.scale = 1;
+    for (int i = 1; i < t->prog.n_weights; i++)
+        OB_TRY(add_weight(t, i, type, i == 3 ? TEST_FF : TEST_K, glu && i < 3 ? TEST_FF : TEST_N, &seed, err));
+    add_linear(t, 0, glu ? 2 : 1, 1, 1);
+    if (!glu) return OB_OK;
+    op = add_op(t, OB_OP_GLU, 1, 1);
+    op->in[1] = 2;
+    op->p.glu.act = OB_ACT_SILU;
+    add_linear(t, 1, 1, 3, 3);
+    return OB_OK;
+}
+
+static void trial_free(vk_dev *d, trial *t)
+{
+    for (int i = 0; t && i < 4; i++) {
+        vk_weight_free(&d->base, t->packed[i]);
+        ob_free(t->rows[i]);
+        ob_free(t->w[i]);
+    }
+    ob_free(t);
 }
 
 static ob_step step_of(trial *t, int32_t rows)
@@ -118,12 +147,11 @@ static ob_step step_of(trial *t, int32_t rows)
 
 static ob_status reference(trial *t, ob_err *err)
 {
-    float *vals[2] = {t->table, t->want};
     float *scratch = ob_reallocarray(NULL, ob_ref_scratch_floats(&t->prog, 1), sizeof *scratch);
-    if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
+    if (!scratch) return no_memory(err);
     const ob_step step = step_of(t, TEST_ROWS);
-    const ob_ref_env env = {.prog = &t->prog, .step = &step, .vals = vals, .scratch = scratch};
-    ob_ref_run(&env, 1, 0, 0, ob_ref_n_items(&env, 1)); /* x is the table itself */
+    const ob_ref_env env = {.prog = &t->prog, .step = &step, .vals = t->rows, .scratch = scratch};
+    for (int32_t i = 1; i < t->prog.n_ops; i++) ob_ref_run(&env, i, 0, 0, ob_ref_n_items(&env, i)); /* x is the table */
     ob_free(scratch);
     return OB_OK;
 }
@@ -140,15 +168,16 @@ static ob_status error_of(vk_dev *d, trial *t, int32_t rows, unsigned fast, doub
     double e2 = 0, w2 = 0;
     const ob_plan_bindings bind = {.weights = t->packed, .max_ctx = 1};
     const ob_step step = step_of(t, rows);
+    const ob_val y = t->prog.n_vals - 1;
     *out = INFINITY;
     OB_TRY(ob_program_plan(&t->prog, rows, 0, 1, err));
     OB_GOTO(vk_plan_make(d, &t->prog, &bind, fast, &plan, err));
     OB_GOTO(vk_submit(&d->base, plan, &step, &fence, err));
     OB_GOTO(vk_wait(&d->base, fence, err));
     for (int32_t r = 0; r < rows; r++) {
-        OB_GOTO(vk_read_output(&d->base, plan, 1, r, 1, got, err));
+        OB_GOTO(vk_read_output(&d->base, plan, y, r, 1, got, err));
         for (int i = 0; i < TEST_N; i++) {
-            const double w = (double)t->want[r * TEST_N + i], e = (double)got[i] - w;
+            const double w = (double)t->rows[y][r * TEST_N + i], e = (double)got[i] - w;
             e2 += e * e;
             w2 += w * w;
         }
@@ -222,34 +251,53 @@ static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
+/* 8 f16 roundings on the way through gate, up, glu and down. */
+static ob_status run_glu_test(vk_dev *d, trial *t, ob_type type, ob_err *err)
 {
-    if (type >= OB_COUNT(d->tested) || (d->tested[type] & TESTED)) return OB_OK;
-    d->tested[type] |= (unsigned)TESTED;
+    static const double MOST = 0.01;
+    static const int32_t k_rows[] = {24, 40, TEST_ROWS};
+    const unsigned fast = VK_FAST_COOPMAT | VK_FAST_GLU | (d->fast & VK_FAST_SUBGROUP);
+    double error, worst = 0;
+    d->tested[type] |= VK_FAST_GLU;
+    for (size_t i = 0; i < OB_COUNT(k_rows); i++) {
+        if (error_of(d, t, k_rows[i], fast, &error, err) == OB_E_DEVICE_LOST) return OB_E_DEVICE_LOST;
+        worst = error <= worst ? worst : error;
+    }
+    if (worst <= MOST) return OB_OK;
+    switch_off(d, "gemm_glu", type, worst);
+    d->tested[type] &= ~(unsigned)VK_FAST_GLU;
+    return OB_OK;
+}
+
+static ob_status test_products(vk_dev *d, ob_type type, bool glu, ob_err *err)
+{
     ob_status s = OB_OK;
     const bool was_testing = d->testing;
     bool keeps;
     trial *t = ob_calloc(1, sizeof *t);
-    if (!t) {
-        s = ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
-        goto out;
-    }
-    d->testing = true;
-    OB_GOTO(make_trial(t, type, err));
+    if (!t) return no_memory(err);
+    OB_GOTO(make_trial(t, type, glu, err));
     OB_GOTO(reference(t, err));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < t->prog.n_weights; i++)
         OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
-    OB_GOTO(run_tests(d, t, type, err));
+    d->testing = true;
+    s = glu ? run_glu_test(d, t, type, err) : run_tests(d, t, type, err);
     d->n_prof = 0; /* tests are no work of a model */
 out:
     d->testing = was_testing;
+    trial_free(d, t);
+    return s;
+}
+
+ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
+{
+    char name[48];
+    if (type >= OB_COUNT(d->tested) || (d->tested[type] & TESTED)) return OB_OK;
+    d->tested[type] |= (unsigned)TESTED;
+    snprintf(name, sizeof name, "gemm_glu_%s", vk_type_name(type));
+    ob_status s = test_products(d, type, false, err);
+    if (s == OB_OK && (d->fast & VK_FAST_GLU) && (d->tested[type] & VK_FAST_COOPMAT) && vk_kernel_exists(name))
+        s = test_products(d, type, true, err);
     if (s != OB_OK) d->tested[type] = 0;
-    for (int i = 0; t && i < 2; i++) vk_weight_free(&d->base, t->packed[i]);
-    if (t) {
-        ob_free(t->table);
-        ob_free(t->want);
-        ob_free(t->w);
-    }
-    ob_free(t);
     return s;
 }

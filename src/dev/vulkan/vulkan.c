@@ -11,6 +11,9 @@
 #include "base/math.h"
 #include "dev/vulkan/vk_int.h"
 
+enum { LARGE_TOK = 2048 };
+static const uint64_t LARGE_BYTES = (uint64_t)20 << 30;
+
 /* --- what there is ---------------------------------------------------------------------------- */
 
 static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char *kind, int shown)
@@ -28,6 +31,8 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
     out->max_buffer_bytes = p->max_alloc_bytes;
     out->max_tok = OB_MAX_UBATCH;
+    /* Many tokens amortise reading and unpacking weights, but need workspace. */
+    if (p->coopmat.f16_16x16x16 && out->mem_total_bytes >= LARGE_BYTES) out->good_tok = LARGE_TOK;
     out->available = !p->missing[0];
     if (p->missing[0])
         snprintf(out->reason, sizeof out->reason, "the driver lacks %.120s", p->missing);
@@ -72,6 +77,7 @@ static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
               d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
     out->n_submits = d->n_submits;
     if (!(d->fast & VK_FAST_SAMPLE)) out->caps &= ~(uint32_t)OB_DEV_SAMPLE;
+    if (d->fast & VK_FAST_ATTN) out->caps |= OB_DEV_HALF_ATTN;
     if (d->disabled[0])
         snprintf(out->reason, sizeof out->reason, "switched off: %.200s", d->disabled);
     if (d->lost) {
@@ -185,7 +191,7 @@ static uint32_t choose_subgroup(const vk_phys *p)
     return OB_MAX(p->subgroup_min, OB_MIN(32u, p->subgroup_max));
 }
 
-/* OB_VK_DISABLE=subgroup,int8,coopmat,sample: go without these kernels, for tests and for broken drivers.
+/* OB_VK_DISABLE=subgroup,int8,coopmat,attn,sample: go without these kernels, for tests and for broken drivers.
  */
 static unsigned disabled_by_hand(ob_err *err, ob_status *s)
 {
@@ -193,7 +199,7 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         const char *name;
         unsigned bit;
     } k_names[] = {
-        {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT},
+        {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT}, {"attn", VK_FAST_ATTN},
         {"sample", VK_FAST_SAMPLE}};
     const char *p = getenv("OB_VK_DISABLE");
     unsigned off = 0;
@@ -206,7 +212,7 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         if (i == OB_COUNT(k_names)) {
             *s =
                 ob_err_set(err, OB_E_INVALID,
-                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat, sample", (int)n, p);
+                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat, attn, sample", (int)n, p);
             return 0;
         }
         off |= k_names[i].bit;
@@ -253,6 +259,8 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32)
         d->fast |= VK_FAST_COOPMAT;
     d->fast |= VK_FAST_SAMPLE;
+    if ((d->fast & VK_FAST_COOPMAT) && p->coopmat.f16_sums) d->fast |= VK_FAST_GLU;
+    if ((d->fast & VK_FAST_COOPMAT) && vk_kernel_exists("attn_cm")) d->fast |= VK_FAST_ATTN;
     d->fast &= ~disabled_by_hand(err, &s);
     if (s == OB_OK) *out = &d->base;
 out:
