@@ -98,7 +98,7 @@ function(kernel name source)
 endfunction()
 
 foreach(k norm norm_rows heads rope kv_write attn attn_one linear_any quantise pool
-          to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_sort
+          to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_router moe_sort moe_sum
           cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn top_k)
   kernel(${k} ${k})
 endforeach()
@@ -124,6 +124,8 @@ foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13
   kernel(gemm_${type} gemm -DTYPE=${id})
   kernel(matvec_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=1 -DGLU=0)
   kernel(matvec_plain_f32_${type} matvec -DTYPE=${id} -DACT=0 -DSUBGROUP=0 -DGLU=0)
+  kernel(linear_heads_${type} linear_heads -DTYPE=${id} -DSUBGROUP=1)
+  kernel(linear_heads_plain_${type} linear_heads -DTYPE=${id} -DSUBGROUP=0)
   foreach(k moe_up moe_down)
     kernel(${k}_f32_${type} ${k} -DTYPE=${id} -DACT=0 -DSUBGROUP=1)
     kernel(${k}_plain_f32_${type} ${k} -DTYPE=${id} -DACT=0 -DSUBGROUP=0)
@@ -142,6 +144,8 @@ foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13
     if(NOT type MATCHES "^b?f")
       kernel(gemm_glu_${type} gemm_cm -DTYPE=${id} -DGLU=1)
     endif()
+    kernel(moe_gemm_up_${type} moe_gemm -DTYPE=${id} -DGLU=1)
+    kernel(moe_gemm_down_${type} moe_gemm -DTYPE=${id} -DGLU=0)
   endif()
 endforeach()
 

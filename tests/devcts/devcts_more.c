@@ -153,6 +153,51 @@ static void test_moe_shapes(void **state)
     g_plan_tok = 128;
 }
 
+/* Norm, router, choice and experts, as models have them; alone or with something between norm and router. */
+static void run_moe_block(bool exact, bool apart, int32_t n_class, int32_t cols, double rms_tol, double max_tol)
+{
+    ob_dev *d = devcts_open(exact);
+    world w;
+    w_init(&w, 870 + (uint32_t)cols);
+    const ob_val x = w_input(&w, cols, "x"), n = w_value(&w, OB_ROWS_TOK, cols, "norm"), y = w_value(&w, OB_ROWS_TOK, cols, "y"),
+                 shared = w_value(&w, OB_ROWS_TOK, 64, "shared"), logits = w_value(&w, OB_ROWS_TOK, n_class, "logits"),
+                 ids = w_value(&w, OB_ROWS_TOK, 4, "ids"), weights = w_value(&w, OB_ROWS_TOK, 4, "weights");
+    const float s = 1 / sqrtf((float)cols);
+    ob_op *op = w_op(&w, OB_OP_RMS_NORM);
+    op->in[0] = x, op->out[0] = n, op->p.norm.eps = 1e-5f, op->w[0] = w_vector(&w, cols, 1, 0.2f);
+    if (apart) {
+        op = w_op(&w, OB_OP_LINEAR);
+        op->in[0] = n, op->out[0] = shared, op->p.linear.n_mat = 1, op->w[0] = w_weight(&w, OB_USE_LINEAR, OB_Q8_0, cols, 64, s);
+        w_output(&w, shared);
+    }
+    op = w_op(&w, OB_OP_LINEAR);
+    op->in[0] = n, op->out[0] = logits, op->p.linear.n_mat = 1, op->w[0] = w_weight(&w, OB_USE_LINEAR, OB_F32, cols, n_class, 3 * s);
+    op = w_op(&w, OB_OP_MOE_ROUTE);
+    op->in[0] = logits, op->out[0] = ids, op->out[1] = weights;
+    op->p.route = (ob_route_params){OB_GATING_SOFTMAX, 4, 1, 1, true, 1};
+    op = w_op(&w, OB_OP_MOE_GLU);
+    op->in[0] = n, op->in[1] = ids, op->in[2] = weights, op->in[3] = x, op->out[0] = y;
+    op->p.moe = (ob_moe_params){.n_used = 4, .act = OB_ACT_SILU};
+    for (int k = 0; k < 3; k++)
+        op->w[k] = k < 2 ? w_experts(&w, OB_Q4_0, cols, 32, n_class, s) : w_experts(&w, OB_Q8_0, 32, cols, n_class, 1 / sqrtf(32));
+    run_steps(&w, d, y, rms_tol, max_tol, "mixture after norm and router");
+    ob_dev_close(d);
+}
+
+static void test_moe_block(void **state)
+{
+    (void)state;
+    static const int32_t most[] = {1, 8, 32, 128};
+    for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
+        g_plan_tok = most[m];
+        for (int apart = 0; apart < 2; apart++) {
+            run_moe_block(true, apart, 70, 1024, 3e-6, 3e-5);
+            run_moe_block(false, apart, 130, 256, 0.025, 0.15);
+        }
+    }
+    g_plan_tok = 128;
+}
+
 static void run_heads(ob_type t, int32_t k, int32_t n, int32_t n_head, int32_t tail, bool exact, double rms, double max)
 {
     ob_dev *d = devcts_open(exact);
@@ -174,6 +219,11 @@ static void test_linear_heads(void **state)
         run_heads(OB_F32, 24, 33, 3, 16, exact, rms, max);
         run_heads(OB_Q8_0, 192, 64, 5, 64, exact, rms, max);
         run_heads(OB_Q4_0, 64, 32, 2, 0, exact, rms, max);
+        for (g_plan_tok = 1; g_plan_tok <= 8; g_plan_tok *= 8) {
+            run_heads(OB_F32, 40, 31, 3, 3, exact, rms, max);
+            run_heads(OB_Q8_0, 512, 128, 20, 0, exact, rms, max);
+        }
+        g_plan_tok = 128;
     }
 }
 
@@ -486,7 +536,7 @@ static void test_states_few_tokens(void **state)
 }
 
 const struct CMUnitTest devcts_more[] = {
-    cmocka_unit_test(test_parts), cmocka_unit_test(test_moe), cmocka_unit_test(test_moe_shapes),
+    cmocka_unit_test(test_parts), cmocka_unit_test(test_moe), cmocka_unit_test(test_moe_shapes), cmocka_unit_test(test_moe_block),
     cmocka_unit_test(test_linear_heads),
     cmocka_unit_test(test_latent_attention), cmocka_unit_test(test_conv1d), cmocka_unit_test(test_gdn),
     cmocka_unit_test(test_cca), cmocka_unit_test(test_states_few_tokens),

@@ -5,6 +5,7 @@
  *   norms, ropes, attention    + writing the cache, joining segments    attn_one, or heads and attn
  *   product, residual          + what the next norm needs               matvec
  *   two products, GLU          [norm]                                   matvec, two matrices
+ *   router, choice of experts  [norm]                                   moe_router
  *   product, residual          + what the next norm needs               matvec
  *
  * Patterns are of ops, not of models: what does not match runs op by op. */
@@ -87,7 +88,8 @@ static int32_t match_norm(const ob_dev_plan *p, int32_t i)
 ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    *n_ops = 0;
+    OB_TRY(vk_router_add(p, i, n_ops, err));
+    if (*n_ops) return OB_OK;
     if (op->kind == OB_OP_LINEAR && vk_gemm_fits_glu(p, i)) {
         OB_TRY(vk_form_add(p, i, VK_FORM_F16, err));
         *n_ops = 2;

@@ -11,7 +11,7 @@
  *   vk_run.c      a step: parameters, submit, wait, results, times
  *   vk_fault.c    faults on demand, for tests
  *   vk_selftest.c every op of a model against ops/ref.c
- *   vk_test.c     fast kernels against ops/ref.c before they are used
+ *   vk_test.c     fast kernels against ops/ref.c before they are used; vk_test_moe.c those of experts
  *
  * Everything belongs to the engine thread, but for the loader, which is made once under a lock and
  * immutable after.
@@ -178,6 +178,7 @@ typedef struct vk_dev {
     unsigned tested[64]; /* by ob_type: VK_FAST_* that passed their test with this weight type */
     vk_attn_shape attn_tested[VK_MAX_ATTN_TESTED];
     int n_attn_tested;
+    unsigned tested_experts[64]; /* the same for mixtures of experts */
     char disabled[200];  /* names of kernels that were switched off */
     VkDevice handle;
     VkQueue queue;
@@ -516,12 +517,18 @@ void vk_time_measured(ob_dev_plan *p, double ms);
 void vk_fault_init(vk_dev *d);
 ob_status vk_fault(vk_dev *d, ob_err *err); /* at the beginning of each step of a model */
 
+/* vk_heads.c */
+ob_status vk_linear_heads_add(ob_dev_plan *p, int32_t op, ob_err *err);
+
 /* vk_record.c: the list into segments; may be called again, when nothing of the plan is in flight and its
  * scale has changed. */
 /* vk_moe.c */
 bool vk_route_fits(const ob_program *p, const ob_op *op, const char **why);
 bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why);
 ob_status vk_route_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* Where op i begins [norm,] router, choice, and one kernel can do them: adds these *n_ops ops. Else *n_ops is 0. */
+ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
+uint64_t vk_route_counters(const ob_dev_plan *p);               /* bytes at count_off */
 ob_status vk_moe_add(ob_dev_plan *p, int32_t op, ob_err *err);
 vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op);      /* in which it reads its input */
 uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at moe_off */
@@ -548,6 +555,8 @@ bool vk_test_fails(const char *name); /* by injection */
 ob_status vk_test_type(vk_dev *d, ob_type t, ob_err *err);
 /* vk_test_attn.c: the same for attention by matrices, once per shape. */
 ob_status vk_test_attn(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, ob_err *err);
+/* vk_test_moe.c: the same for mixtures of experts, after vk_test_type. */
+ob_status vk_test_experts(vk_dev *d, ob_type t, ob_err *err);
 
 static inline vk_dev *vk_of(ob_dev *d)
 {

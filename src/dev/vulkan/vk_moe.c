@@ -1,6 +1,7 @@
 /* Mixtures of experts: which kernels, and where their tables lie.
  *
  *   moe_route    the choice; with several rows its last workgroup sorts the (row, choice) pairs by expert
+ *   moe_router   the same with the router's product before it, and the norm before that, for few rows
  *   moe_sort     the sort alone, where there are too many pairs for that
  *   moe_up       hidden layers of tiles of few rows that chose the same expert
  *   moe_down     down products of all experts of a row, their weighted sum and the residual
@@ -21,18 +22,38 @@ enum {
     MAX_EXPERTS = 1024,
     UP_WG = 256,
     DOWN_WG = 128,
-    BLOCK = 32, /* hidden columns of a workgroup of moe_up */
+    BLOCK = 32,     /* hidden columns of a workgroup of moe_up */
+    GEMM_ROWS = 33, /* from here on with matrices, where there are any */
+    GEMM_PAD = 16,  /* rows of a matrix */
+    SUM_WG = 128,
+    ROUTER_ROWS = 32,
+    ROUTER_WG = 256,
+};
+
+/* Tiles of moe_gemm: bm places, and by part (0: gate and up, 1: down) bn rows of weights; the workgroup has a
+ * subgroup per wm x wn. */
+typedef struct tile {
+    uint32_t bm, bn[2], bk, wm[2], wn[2], stages;
+} tile;
+
+static const tile k_tiles[] = {
+    {16, {128, 128}, 64, {16, 16}, {32, 32}, 1},
+    {32, {128, 128}, 64, {32, 32}, {32, 32}, 1},
+    {64, {128, 128}, 64, {32, 32}, {64, 64}, 1},
+    {128, {128, 128}, 64, {64, 64}, {64, 64}, 1},
 };
 
 /* An op's sizes, forms and places. */
 typedef struct moe {
     const ob_op *op;
     const ob_dev_weight *gate, *up, *down; /* up is gate when they are one matrix */
-    bool merged, mixed, direct;
+    bool merged, mixed, direct, gemm;
+    tile t; /* gemm */
     bool q8_gate, q8_up, q8_hid;
     uint32_t d, ff, ffp, n_expert, n_used, rows;
     uint32_t tile, pad, max_tiles, max_places;
-    uint64_t row_of, place_of, hid, hid_scales, tmp, end; /* in the scratch; the table comes first */
+    uint64_t row_of, place_of, hid, hid_scales, tmp, end; /* in the scratch; the table comes first. tmp: the gate, or
+                                                             what moe_sum adds up */
 } moe;
 
 static ob_status no_memory(ob_err *err)
@@ -47,7 +68,7 @@ static bool is_float(ob_type t)
 
 static bool uses_int8(const ob_dev_plan *p, const ob_dev_weight *w)
 {
-    return !is_float(w->type) && (p->fast & VK_FAST_INT8) && (p->dev->tested[w->type] & VK_FAST_INT8);
+    return !is_float(w->type) && (p->fast & VK_FAST_INT8) && (p->dev->tested_experts[w->type] & VK_FAST_INT8);
 }
 
 /* Rows of a tile of moe_up: about as many as meet at an expert. */
@@ -56,6 +77,26 @@ static uint32_t tile_rows(uint32_t pairs, uint32_t n_expert)
     uint32_t n = 1;
     while (n < 8 && n * n_expert < 2 * pairs) n *= 2;
     return n;
+}
+
+static bool uses_coopmat(const ob_dev_plan *p, const ob_dev_weight *w)
+{
+    return (p->fast & VK_FAST_COOPMAT) && (p->dev->tested_experts[w->type] & VK_FAST_COOPMAT);
+}
+
+static uint64_t shared_bytes(const tile *t)
+{
+    return (uint64_t)(t->bm + OB_MAX(t->bn[0], t->bn[1])) * (t->bk / 8 + 1) * 16 * t->stages;
+}
+
+/* About as many places as an expert has. */
+static tile gemm_tile(const ob_dev_plan *p, uint32_t pairs, uint32_t n_expert)
+{
+    size_t i = 0;
+    while (i + 1 < OB_COUNT(k_tiles) && k_tiles[i].bm * n_expert < pairs &&
+           shared_bytes(&k_tiles[i + 1]) <= p->dev->phys->max_shared_bytes)
+        i++;
+    return k_tiles[i];
 }
 
 static moe moe_of(const ob_dev_plan *p, const ob_op *op)
@@ -76,18 +117,26 @@ static moe moe_of(const ob_dev_plan *p, const ob_op *op)
     m.q8_up = uses_int8(p, m.up);
     m.q8_hid = uses_int8(p, m.down);
     const uint32_t pairs = m.rows * m.n_used;
-    m.tile = m.direct ? 1 : tile_rows(pairs, m.n_expert);
-    m.pad = 1;
+    m.gemm = m.rows >= GEMM_ROWS && !m.mixed && m.ff % 32 == 0 && uses_coopmat(p, m.gate) && uses_coopmat(p, m.down);
+    if (m.gemm) m.t = gemm_tile(p, pairs, m.n_expert);
+    m.tile = m.gemm ? m.t.bm : m.direct ? 1 : tile_rows(pairs, m.n_expert);
+    m.pad = m.gemm ? GEMM_PAD : 1;
     m.max_tiles = m.direct ? m.n_used : OB_MIN(pairs, m.n_expert + pairs / m.tile);
     m.max_places = pairs + OB_MIN(pairs, m.n_expert) * (m.pad - 1);
     const uint64_t hidden = (uint64_t)m.max_places * m.ffp;
     m.row_of = ob_align_up(16 + 16 * (uint64_t)m.max_tiles, 256);
     m.place_of = ob_align_up(m.row_of + 4 * (uint64_t)m.max_places, 256);
     m.hid = ob_align_up(m.place_of + 4 * (uint64_t)pairs, 256);
-    m.hid_scales = ob_align_up(m.hid + hidden * (m.q8_hid ? 1 : 4), 256);
+    m.hid_scales = ob_align_up(m.hid + hidden * (m.gemm ? 2 : m.q8_hid ? 1 : 4), 256);
     m.tmp = ob_align_up(m.hid_scales + (m.q8_hid ? hidden / 4 : 0), 256);
-    m.end = ob_align_up(m.tmp + (m.mixed ? hidden * 4 : 0), 256);
+    m.end = ob_align_up(m.tmp + (m.gemm ? (uint64_t)m.max_places * m.d * 4 : m.mixed ? hidden * 4 : 0), 256);
     return m;
+}
+
+/* Rows that have chosen, and of each row the workgroups that have finished. */
+uint64_t vk_route_counters(const ob_dev_plan *p)
+{
+    return 4 + 4 * (uint64_t)OB_MIN(p->prog.max_tok, ROUTER_ROWS);
 }
 
 uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op)
@@ -98,7 +147,7 @@ uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op)
 vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op)
 {
     const moe m = moe_of(p, op);
-    return m.q8_gate || m.q8_up ? VK_FORM_Q8 : VK_FORM_F32;
+    return m.gemm ? VK_FORM_F16 : m.q8_gate || m.q8_up ? VK_FORM_Q8 : VK_FORM_F32;
 }
 
 bool vk_route_fits(const ob_program *p, const ob_op *op, const char **why)
@@ -145,6 +194,11 @@ static uint32_t power_of_two(uint32_t least, uint32_t n, uint32_t most)
     return p;
 }
 
+static uint32_t route_flags(const ob_op *op)
+{
+    return (op->p.route.norm ? 1u : 0u) | (op->w[0] != OB_NONE ? 2u : 0u) | (op->w[1] != OB_NONE ? 4u : 0u);
+}
+
 ob_status vk_route_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
@@ -154,11 +208,10 @@ ob_status vk_route_add(ob_dev_plan *p, int32_t i, ob_err *err)
     moe m = {0};
     if (mix) m = moe_of(p, mix);
     const bool sorts = mix && !m.direct && p->prog.max_tok <= SORT_ROWS;
-    const uint32_t flags = (r->norm ? 1u : 0u) | (op->w[0] != OB_NONE ? 2u : 0u) | (op->w[1] != OB_NONE ? 4u : 0u);
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "moe_route", 11,
                          (uint32_t[]){power_of_two(32, n_class, OB_MIN(1024u, p->dev->phys->max_invocations)), n_class,
-                                      (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used, flags,
+                                      (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used, route_flags(op),
                                       ob_f32_bits(r->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, sorts ? m.pad : 1},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
@@ -199,6 +252,107 @@ static ob_status add_sort(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
     s->push.a[3] = scratch(p) + m->row_of;
     s->push.a[4] = scratch(p) + m->place_of;
     return OB_OK;
+}
+
+/* --- norm, router and choice in one ------------------------------------------------------------------- */
+
+typedef struct router {
+    const ob_op *norm, *product, *route; /* norm may be NULL */
+    ob_val x;                            /* what comes in */
+    int32_t n_ops;
+    uint32_t n_part; /* workgroups a row */
+} router;
+
+/* Parts of a row that each have classes, and whole blocks of 32 columns; 0: there are none. */
+static uint32_t parts_of_row(uint32_t n_class, uint32_t cols, uint32_t subgroup)
+{
+    uint32_t n = (uint32_t)ob_div_up(n_class, ROUTER_WG / subgroup);
+    while (n > 0 && cols % (32 * n)) n--;
+    return n;
+}
+
+static bool same_memory(const ob_dev_plan *p, ob_val a, ob_val b)
+{
+    const uint64_t x = vk_value(p, a), y = vk_value(p, b);
+    return x < y + vk_value_bytes(p, b) && y < x + vk_value_bytes(p, a);
+}
+
+static bool match_router(const ob_dev_plan *p, int32_t i, router *r)
+{
+    const ob_op *op = &p->prog.ops[i];
+    *r = (router){.norm = op->kind == OB_OP_RMS_NORM ? op : NULL, .x = op->in[0]};
+    r->n_ops = r->norm ? 3 : 2;
+    if (i + r->n_ops > p->prog.n_ops || p->prog.max_tok > ROUTER_ROWS || !(p->fast & VK_FAST_SUBGROUP)) return false;
+    r->product = op + (r->norm ? 1 : 0);
+    r->route = r->product + 1;
+    const ob_op *l = r->product;
+    if (l->kind != OB_OP_LINEAR || r->route->kind != OB_OP_MOE_ROUTE || l->p.linear.n_mat != 1 || l->p.linear.scale != 1 ||
+        l->in[1] != OB_NONE || l->w[4] != OB_NONE || p->weights[l->w[0]]->type != OB_F32 || r->route->in[0] != l->out[0] ||
+        r->route->w[1] != OB_NONE)
+        return false;
+    const uint32_t cols = (uint32_t)p->prog.vals[r->x].cols;
+    if (r->norm && (r->norm->out[0] != l->in[0] || r->norm->w[0] == OB_NONE ||
+                    (r->norm->p.norm.group && (uint32_t)r->norm->p.norm.group != cols)))
+        return false;
+    /* Some workgroups still read x when others write. */
+    const ob_val out[4] = {l->out[0], r->route->out[0], r->route->out[1], r->norm ? r->norm->out[0] : OB_NONE};
+    for (int k = 0; k < 4; k++)
+        if (out[k] != OB_NONE && same_memory(p, r->x, out[k])) return false;
+    r->n_part = parts_of_row((uint32_t)p->prog.vals[l->out[0]].cols, cols, p->dev->sg);
+    return r->n_part > 0;
+}
+
+static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *err)
+{
+    const ob_route_params *o = &r->route->p.route;
+    const int32_t last = i + r->n_ops - 1;
+    const ob_op *mix = mixture_of(p, last, r->route->out[0]);
+    const vk_form form = r->norm ? vk_wanted_form(p, r->norm->out[0], last - 1) : VK_FORM_F32;
+    moe m = {0};
+    if (mix) m = moe_of(p, mix);
+    const bool sorts = mix && !m.direct;
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "moe_router", 15,
+                         (uint32_t[]){ROUTER_WG, (uint32_t)p->prog.vals[r->product->out[0]].cols, (uint32_t)o->n_used, o->gating,
+                                      (uint32_t)o->n_group, (uint32_t)o->n_group_used, route_flags(r->route),
+                                      ob_f32_bits(o->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, form, sorts ? m.pad : 1,
+                                      p->dev->sg, (uint32_t)p->prog.vals[r->x].cols, r->norm != NULL},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    const ob_val out[4] = {r->norm ? r->norm->out[0] : OB_NONE, r->product->out[0], r->route->out[0], r->route->out[1]};
+    const uint64_t count = p->work.addr + p->count_off;
+    read_value(p, s, r->x);
+    for (int k = 0; k < 4; k++)
+        if (out[k] != OB_NONE) {
+            vk_writes(s, vk_value(p, out[k]), vk_value_bytes(p, out[k]));
+            s->push.a[4 + k] = vk_value(p, out[k]);
+        }
+    vk_writes(s, count, vk_route_counters(p));
+    s->push.a[1] = vk_value(p, r->x);
+    if (r->norm) s->push.a[2] = p->weights[r->norm->w[0]]->w;
+    s->push.a[3] = p->weights[r->product->w[0]]->w;
+    if (r->route->w[0] != OB_NONE) vk_push_addr(&s->push, 0, p->weights[r->route->w[0]]->w);
+    if (form != VK_FORM_F32) vk_write_form(p, s, out[0], form, &s->push.u[2]);
+    if (sorts) {
+        vk_writes(s, scratch(p), m.hid);
+        p->sorted_of = r->route->out[0];
+    }
+    const VkDeviceAddress more[] = {scratch(p), scratch(p) + m.row_of, scratch(p) + m.place_of, count};
+    for (int k = 0; k < 4; k++) vk_push_addr(&s->push, 6 + 2 * k, more[k]);
+    s->push.u[14] = ob_f32_bits(r->norm ? r->norm->p.norm.eps : 0);
+    s->grid[0] = r->n_part;
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
+{
+    router r;
+    *n_ops = 0;
+    if (!match_router(p, i, &r)) return OB_OK;
+    *n_ops = r.n_ops;
+    return add_router(p, i, &r, err);
 }
 
 /* --- few rows ---------------------------------------------------------------------------------------- */
@@ -289,13 +443,80 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
     return OB_OK;
 }
 
+/* --- many rows --------------------------------------------------------------------------------------- */
+
+/* Part 0: gate and up to hid; 1: down to tmp. */
+static ob_status add_gemm(ob_dev_plan *p, int32_t i, const moe *m, int part, ob_err *err)
+{
+    const ob_dev_weight *w = part ? m->down : m->gate;
+    const ob_moe_params *o = &m->op->p.moe;
+    const tile *t = &m->t;
+    const uint32_t wg = t->bm / t->wm[part] * (t->bn[part] / t->wn[part]) * p->dev->sg, n = part ? m->d : m->ff;
+    const vk_pipe *pipe;
+    char name[48];
+    snprintf(name, sizeof name, "moe_gemm_%s_%s", part ? "down" : "up", vk_type_name(w->type));
+    OB_TRY(vk_kernel_get(p->dev, name, 11,
+                         (uint32_t[]){wg, t->bm, t->bn[part], t->bk, t->wm[part], t->wn[part], t->stages, part ? m->ff : m->d, n,
+                                      (uint32_t)o->act | (m->merged ? 16u : 0u), ob_f32_bits(o->clamp)},
+                         &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    const VkDeviceAddress base = scratch(p);
+    VkDeviceAddress form = 0, scales = 0;
+    vk_find_form(p, m->op->in[0], VK_FORM_F16, &form, &scales);
+    if (!part) vk_reads(s, form, vk_value_bytes(p, m->op->in[0]) / 2);
+    vk_reads(s, base, part ? m->hid_scales : m->hid);
+    if (part) vk_writes(s, base + m->tmp, m->end - m->tmp);
+    else vk_writes(s, base + m->hid, m->hid_scales - m->hid);
+    s->push.a[1] = part ? base + m->hid : form;
+    s->push.a[2] = part ? base + m->tmp : base + m->hid;
+    s->push.a[3] = w->w;
+    s->push.a[4] = w->s;
+    s->push.a[5] = w->h;
+    s->push.a[6] = m->up->w;
+    s->push.a[7] = m->up->s;
+    const VkDeviceAddress more[] = {m->up->h, w->z, m->up->z, base, base + m->row_of};
+    for (int k = 0; k < 5; k++) vk_push_addr(&s->push, 2 * k, more[k]);
+    s->grid[0] = (uint32_t)ob_div_up(part ? n : 2 * n, t->bn[part]);
+    s->grid[1] = m->max_tiles;
+    s->cut = 2;
+    return OB_OK;
+}
+
+static ob_status add_sum(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
+{
+    const ob_val res = m->op->in[3];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "moe_sum", 3, (uint32_t[]){SUM_WG, m->n_used, res != OB_NONE}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_reads(s, scratch(p), m->end);
+    read_value(p, s, m->op->in[2]);
+    read_value(p, s, res);
+    vk_writes(s, vk_value(p, m->op->out[0]), vk_value_bytes(p, m->op->out[0]));
+    s->push.a[1] = scratch(p) + m->tmp;
+    s->push.a[2] = vk_value(p, m->op->out[0]);
+    if (res != OB_NONE) s->push.a[3] = vk_value(p, res);
+    s->push.a[4] = vk_value(p, m->op->in[2]);
+    s->push.a[5] = scratch(p) + m->place_of;
+    s->push.u[0] = m->d / 4;
+    s->grid[0] = m->rows;
+    s->grid[1] = (uint32_t)ob_div_up(m->d / 4, SUM_WG);
+    return OB_OK;
+}
+
 ob_status vk_moe_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const moe m = moe_of(p, &p->prog.ops[i]);
     const vk_form form = vk_moe_form(p, m.op);
-    if (form != VK_FORM_F32) OB_TRY(vk_form_add(p, i, form, err));
+    OB_TRY(vk_form_add(p, i, form, err));
     if (!m.direct && p->sorted_of != m.op->in[1]) OB_TRY(add_sort(p, i, &m, err));
     p->sorted_of = OB_NONE;
+    if (m.gemm) {
+        OB_TRY(add_gemm(p, i, &m, 0, err));
+        OB_TRY(add_gemm(p, i, &m, 1, err));
+        return add_sum(p, i, &m, err);
+    }
     if (m.mixed) OB_TRY(add_up(p, i, &m, 1, err));
     OB_TRY(add_up(p, i, &m, m.mixed ? 2 : 0, err));
     return add_down(p, i, &m, err);

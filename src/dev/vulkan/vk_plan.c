@@ -68,6 +68,8 @@ static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char 
         return vk_csa_supports(d, op, why, cap);
     case OB_OP_TOP_K:
         return vk_top_k_supports(d, why, cap);
+    case OB_OP_LINEAR_HEADS:
+        return ob_type_get(p->weights[op->w[0]].type)->dequant || refuse(why, cap, "no matrix product for its type");
     case OB_OP_MOE_ROUTE:
         return vk_route_fits(p, op, &text) || refuse(why, cap, text);
     case OB_OP_MOE_GLU:
@@ -416,6 +418,8 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_GDN:
     case OB_OP_CCA:
         return vk_state_add(p, i, err);
+    case OB_OP_LINEAR_HEADS:
+        return vk_linear_heads_add(p, i, err);
     case OB_OP_MOE_ROUTE:
         return vk_route_add(p, i, err);
     case OB_OP_MOE_GLU:
@@ -558,7 +562,7 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             count = OB_MAX(count, vk_attn_counters(p, op));
         } else if (op->kind == OB_OP_MOE_GLU) {
             form = OB_MAX(form, vk_value_bytes(p, op->in[0]) / 2);
-            count = OB_MAX(count, (uint64_t)256);
+            count = OB_MAX(count, vk_route_counters(p));
             moe = OB_MAX(moe, vk_moe_scratch(p, op));
         } else if (op->kind == OB_OP_CSA) {
             part = OB_MAX(part, vk_csa_scratch(p, op));
