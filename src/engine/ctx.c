@@ -89,6 +89,51 @@ static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *nee
     return OB_OK;
 }
 
+/* "4.6 GiB" */
+static void format_gib(char *out, size_t cap, uint64_t bytes)
+{
+    const double mib = (double)bytes / 1048576.0;
+    snprintf(out, cap, mib < 1024 ? "%.0f MiB" : "%.1f GiB", mib < 1024 ? mib : mib / 1024);
+}
+
+/* Will the model fit where the layers are? Asked before anything is loaded, because a driver that gives more than
+ * there is moves it to and fro later, and everything crawls. */
+static ob_status check_memory(const ob_ctx *c, const ob_program *prog, const bool *needed, ob_err *err)
+{
+    int32_t *refs[OB_OP_MAX_CACHES];
+    for (int32_t d = 0; d < c->n_places; d++) {
+        const ob_dev_info *at = &c->places[d].info;
+        uint64_t weights = 0, cache = 0, one;
+        if (!at->mem_free_bytes || (at->caps & OB_DEV_HOST_MEMORY)) continue;
+        for (int32_t i = 0; i < prog->n_weights; i++)
+            if (needed[d * prog->n_weights + i]) weights += prog->weights[i].n_bytes;
+        for (int32_t i = 0; i < prog->n_ops; i++) {
+            ob_op op = prog->ops[i];
+            for (int n = ob_op_cache_refs(&op, refs), k = 0; k < n && c->op_dev[i] == d; k++) {
+                const ob_kv_params kp = {.caches = &prog->caches[*refs[k]], .n_caches = 1, .k_type = c->p.k_type,
+                                         .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages};
+                OB_TRY(ob_kv_bytes(&kp, &one, err));
+                cache += one;
+                if (one / 2 > at->max_buffer_bytes)
+                    return ob_err_set(err, OB_E_LIMIT, "a layer's cache of %d sequences of %d tokens is larger than device %s "
+                                      "allows: try a smaller --ctx-size or fewer sequences", c->p.n_seq, c->p.n_ctx, at->kind);
+            }
+        }
+        char all[32], w[32], kv[32], left[32];
+        format_gib(all, sizeof all, weights + cache);
+        format_gib(w, sizeof w, weights);
+        format_gib(kv, sizeof kv, cache);
+        format_gib(left, sizeof left, at->mem_free_bytes);
+        ob_log_debug("%s:%d: %s of weights and %s of cache, %s free", at->kind, at->index, w, kv, left);
+        if (weights + cache <= at->mem_free_bytes) continue;
+        return ob_err_set(err, OB_E_NO_MEMORY,
+                          "the model needs %s on %s:%d (%s of weights, %s of cache for %d x %d tokens) and %s are free: try a "
+                          "smaller --ctx-size, --cpu-moe for a mixture, --device with several devices, or a smaller file",
+                          all, at->kind, at->index, w, kv, c->p.n_seq, c->p.n_ctx, left);
+    }
+    return OB_OK;
+}
+
 static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
 {
     const size_t n = (size_t)prog->n_weights + 1;
@@ -103,6 +148,7 @@ static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
     if (ok) {
         mark_weights(c, prog, needed);
         s = check_rotation(c, prog, needed, err);
+        if (s == OB_OK) s = check_memory(c, prog, needed, err);
         if (s == OB_OK) s = pack_weights(c, prog, needed, keeps, err);
     }
     ob_free(keeps);
@@ -697,8 +743,9 @@ ob_status ob_ctx_new(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     ob_err local;
     if (!err) err = &local;
     const ob_status s = ctx_open(p, out, err);
-    if (s != OB_E_UNSUPPORTED || (p->device && *p->device && strcmp(p->device, "auto") != 0)) return s;
-    /* The device that `auto` prefers may lack a kernel; the CPU has all of them. */
+    const bool other = s == OB_E_UNSUPPORTED || s == OB_E_NO_MEMORY || s == OB_E_LIMIT;
+    if (!other || (p->device && *p->device && strcmp(p->device, "auto") != 0)) return s;
+    /* The device that `auto` prefers may lack a kernel or memory; the CPU has all of them. */
     char why[sizeof err->text];
     memcpy(why, err->text, sizeof why);
     ob_engine_params cpu = *p;

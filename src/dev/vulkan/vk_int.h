@@ -36,7 +36,7 @@
 
 #define VK_DEVICE_FNS(X) \
     X(DestroyDevice) \
-    X(GetDeviceQueue) X(QueueSubmit2) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) \
+    X(GetDeviceQueue) X(QueueSubmit2) X(QueueBindSparse) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) \
         X(MapMemory) X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X( \
             BindBufferMemory) X(GetBufferDeviceAddress) X(CreateCommandPool) X(DestroyCommandPool) \
             X(AllocateCommandBuffers) X(FreeCommandBuffers) X(BeginCommandBuffer) \
@@ -76,8 +76,9 @@ typedef struct vk_phys {
         subgroup_max; /* default size; what may be asked for, 0 if nothing */
     bool subgroup_add, subgroup_shuffle, full_subgroups;
     bool int_dot, f16, int8, memory_model, budget;
+    bool sparse, sparse_queue; /* a buffer may be made of several allocations */
     vk_coopmat coopmat;
-    uint64_t max_alloc_bytes;
+    uint64_t max_alloc_bytes, max_buffer_bytes; /* of one allocation; of one buffer */
     VkPhysicalDeviceMemoryProperties mem;
 } vk_phys;
 
@@ -136,7 +137,7 @@ typedef struct vk_mem {
     vk_block *block;
     uint64_t off, size;
     VkDeviceAddress addr;
-    uint8_t *map; /* NULL for VK_MEM_DEVICE */
+    uint8_t *map; /* NULL for VK_MEM_DEVICE, but where the device shares the host's memory */
 } vk_mem;
 
 typedef struct vk_profile {
@@ -190,8 +191,10 @@ typedef struct vk_dev {
     uint64_t last; /* value of the newest submit */
     vk_block *blocks[VK_MEM_KINDS];
     uint64_t block_bytes[VK_MEM_KINDS]; /* of a usual block */
-    vk_mem stage;                       /* VK_STAGE_HALVES x VK_STAGE_BYTES */
-    vk_mem fetch;                       /* VK_STAGE_BYTES, for downloads */
+    uint64_t max_alloc_bytes;           /* the driver's, or less (OB_VK_MAX_ALLOC_MB) */
+    uint64_t stage_bytes;               /* VK_STAGE_BYTES, or less where buffers must be small */
+    vk_mem stage;                       /* VK_STAGE_HALVES x stage_bytes */
+    vk_mem fetch;                       /* stage_bytes, for downloads */
     VkCommandBuffer stage_cmd[VK_STAGE_HALVES];
     uint64_t stage_done[VK_STAGE_HALVES];
     int stage_at;
@@ -232,8 +235,11 @@ ob_status vk_stage_init(vk_dev *d, ob_err *err);
 /* n command buffers, 1..VK_MAX_SUBMIT, as one submit. */
 ob_status vk_queue_submit(vk_dev *d, uint32_t n, const VkCommandBuffer *cmds, ob_err *err);
 ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err);
-/* Room for up to *n bytes to be sent (*n may come back smaller), then the sending of n bytes. */
-ob_status vk_stage_begin(vk_dev *d, uint64_t *n, uint8_t **out, ob_err *err);
+/* Largest buffer that can be had. */
+uint64_t vk_max_buffer(const vk_dev *d);
+/* Room for up to *n bytes that go to dst + off (*n may come back smaller), to be written front to back; then the
+ * sending of n bytes. With memory that is shared with the host the room is the place itself. */
+ob_status vk_stage_begin(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t *n, uint8_t **out, ob_err *err);
 ob_status vk_stage_send(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t n, ob_err *err);
 ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src, uint64_t n,
                     ob_err *err);
@@ -248,6 +254,7 @@ VkBuffer vk_mem_buffer(const vk_mem *m);
 ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data,
                         ob_err *err);
 void vk_weight_free(ob_dev *d, ob_dev_weight *w);
+uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc); /* that it will take here */
 
 /* --- vk_kernels.c ----------------------------------------------------------------------------- */
 ob_status vk_kernels_init(vk_dev *d, ob_err *err);

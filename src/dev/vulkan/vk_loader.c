@@ -198,6 +198,7 @@ static bool find_queue(const vk_lib *lib, vk_phys *p)
         if (!better) continue;
         p->queue_family = i;
         p->timestamps = q[i].timestampValidBits == 64;
+        p->sparse_queue = q[i].queueFlags & VK_QUEUE_SPARSE_BINDING_BIT;
         if (found || !(q[i].queueFlags & VK_QUEUE_GRAPHICS_BIT)) return true;
         found = true;
     }
@@ -238,7 +239,9 @@ static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
         p->subgroup_max = p13.maxSubgroupSize;
         p->max_subgroups = p13.maxComputeWorkgroupSubgroups;
     }
-    p->max_alloc_bytes = OB_MIN(p11.maxMemoryAllocationSize, p13.maxBufferSize);
+    p->max_alloc_bytes = p11.maxMemoryAllocationSize;
+    p->max_buffer_bytes = p13.maxBufferSize;
+
 }
 
 static void read_features(const vk_lib *lib, vk_phys *p)
@@ -260,6 +263,7 @@ static void read_features(const vk_lib *lib, vk_phys *p)
                         : !f13.maintenance4             ? "maintenance4"
                                                         : "";
     snprintf(p->missing, sizeof p->missing, "%s", lacks);
+    p->sparse = f.features.sparseBinding;
     p->full_subgroups = f13.computeFullSubgroups && f13.subgroupSizeControl;
     if (!f13.subgroupSizeControl) p->subgroup_min = p->subgroup_max = 0;
     p->int_dot = f13.shaderIntegerDotProduct;
@@ -283,6 +287,7 @@ static void describe(const vk_lib *lib, vk_phys *p)
     }
     read_features(lib, p);
     if (!find_queue(lib, p)) snprintf(p->missing, sizeof p->missing, "a compute queue");
+    p->sparse &= p->sparse_queue;
     p->budget = has_extension(lib, p->handle, "VK_EXT_memory_budget");
     if (p->f16 && p->memory_model && has_extension(lib, p->handle, "VK_KHR_cooperative_matrix"))
         find_coopmat(lib, p);
@@ -348,6 +353,14 @@ const vk_lib *vk_lib_get(void)
     return &g_lib;
 }
 
+/* OB_VK_BUDGET_MB: no more than this is free, for tests. */
+static uint64_t budget_limit(void)
+{
+    const char *text = getenv("OB_VK_BUDGET_MB");
+    const uint64_t mb = text ? strtoull(text, NULL, 10) : 0;
+    return mb ? mb << 20 : UINT64_MAX;
+}
+
 void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available)
 {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
@@ -359,10 +372,17 @@ void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64
     *total = *available = 0;
     for (uint32_t i = 0; i < mem.memoryProperties.memoryHeapCount; i++) {
         const VkMemoryHeap *h = &mem.memoryProperties.memoryHeaps[i];
-        if (!(h->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) || h->size <= *total) continue;
-        *total = h->size;
-        *available = p->budget && budget.heapBudget[i] > budget.heapUsage[i]
-                         ? budget.heapBudget[i] - budget.heapUsage[i]
-                         : h->size;
+        const bool own = h->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+        const uint64_t left = !p->budget                                      ? h->size
+                              : budget.heapBudget[i] > budget.heapUsage[i] ? budget.heapBudget[i] - budget.heapUsage[i]
+                                                                              : 0;
+        if (p->integrated) { /* all heaps are the machine's memory */
+            *total += h->size;
+            *available += left;
+        } else if (own && h->size > *total) {
+            *total = h->size;
+            *available = left;
+        }
     }
+    *available = OB_MIN(*available, budget_limit());
 }

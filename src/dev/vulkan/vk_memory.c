@@ -24,6 +24,8 @@ enum {
 struct vk_block {
     vk_block *next;
     VkDeviceMemory memory;
+    VkDeviceMemory *parts; /* of a buffer that is larger than one allocation may be */
+    uint32_t n_parts;
     VkBuffer buffer;
     VkDeviceAddress addr;
     uint8_t *map;
@@ -68,6 +70,19 @@ static const VkMemoryPropertyFlags k_wanted[VK_MEM_KINDS][3] = {
                          0},
 };
 
+/* Where device and host share one memory, all of it is the device's, and the host writes it in place. */
+static const VkMemoryPropertyFlags k_shared[3] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+                                                      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                                      VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                                  VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                                      VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                                  VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT};
+
+static bool is_shared(const vk_dev *d)
+{
+    return d->phys->integrated || d->phys->soft;
+}
+
 static int memory_type(const vk_dev *d, uint32_t allowed, VkMemoryPropertyFlags want)
 {
     const VkPhysicalDeviceMemoryProperties *m = &d->phys->mem;
@@ -80,60 +95,130 @@ static void block_free(vk_dev *d, vk_block *b)
 {
     if (b->buffer) d->DestroyBuffer(d->handle, b->buffer, NULL);
     if (b->memory) d->FreeMemory(d->handle, b->memory, NULL);
+    for (uint32_t i = 0; i < b->n_parts; i++) d->FreeMemory(d->handle, b->parts[i], NULL);
+    ob_free(b->parts);
     ob_free(b);
 }
 
-static VkResult block_allocate(vk_dev *d, vk_block *b)
+static VkResult make_buffer(vk_dev *d, vk_block *b, VkBufferCreateFlags flags, VkMemoryRequirements *need)
 {
     const VkBufferCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .flags = flags,
         .size = b->size,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
                  (b->kind == VK_MEM_PARAM ? VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT : 0)};
-    VkResult r = d->CreateBuffer(d->handle, &info, NULL, &b->buffer);
-    if (r != VK_SUCCESS) return r;
-    VkMemoryRequirements need;
-    d->GetBufferMemoryRequirements(d->handle, b->buffer, &need);
-    r = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    const VkResult r = d->CreateBuffer(d->handle, &info, NULL, &b->buffer);
+    if (r == VK_SUCCESS) d->GetBufferMemoryRequirements(d->handle, b->buffer, need);
+    return r;
+}
+
+/* Memory of the first of the wanted types that has so much. */
+static VkResult allocate(vk_dev *d, const vk_block *b, uint64_t n, uint32_t allowed, VkDeviceMemory *out, bool *mappable)
+{
+    const bool shared = b->kind == VK_MEM_DEVICE && is_shared(d);
+    const VkMemoryPropertyFlags *wanted = shared ? k_shared : k_wanted[b->kind];
+    VkResult r = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     for (int i = 0; i < 3 && r != VK_SUCCESS; i++) {
-        const int type = memory_type(d, need.memoryTypeBits, k_wanted[b->kind][i]);
-        if (type < 0 || (i && !k_wanted[b->kind][i] && b->kind != VK_MEM_DEVICE)) continue;
-        const VkMemoryAllocateFlagsInfo flags = {.sType =
-                                                     VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+        const int type = memory_type(d, allowed, wanted[i]);
+        if (type < 0 || (i && !wanted[i])) continue; /* other memory would be slow without a word */
+        const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
                                                  .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
         const VkMemoryAllocateInfo alloc = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                             .pNext = &flags,
-                                            .allocationSize = need.size,
+                                            .allocationSize = n,
                                             .memoryTypeIndex = (uint32_t)type};
-        r = d->AllocateMemory(d->handle, &alloc, NULL, &b->memory);
-        if (b->kind == VK_MEM_DEVICE) break; /* other memory would be slow without a word */
+        r = d->AllocateMemory(d->handle, &alloc, NULL, out);
+        *mappable = wanted[i] & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
     }
-    if (r != VK_SUCCESS) return r;
-    r = d->BindBufferMemory(d->handle, b->buffer, b->memory, 0);
-    if (r != VK_SUCCESS) return r;
-    void *map = NULL;
-    if (b->kind != VK_MEM_DEVICE) r = d->MapMemory(d->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
-    b->map = map;
+    return r;
+}
+
+static void take_address(vk_dev *d, vk_block *b)
+{
     const VkBufferDeviceAddressInfo at = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
                                           .buffer = b->buffer};
     b->addr = d->GetBufferDeviceAddress(d->handle, &at);
+}
+
+static VkResult block_allocate(vk_dev *d, vk_block *b)
+{
+    VkMemoryRequirements need;
+    bool mappable = false;
+    VkResult r = make_buffer(d, b, 0, &need);
+    if (r == VK_SUCCESS) r = allocate(d, b, need.size, need.memoryTypeBits, &b->memory, &mappable);
+    if (r == VK_SUCCESS) r = d->BindBufferMemory(d->handle, b->buffer, b->memory, 0);
+    if (r != VK_SUCCESS) return r;
+    void *map = NULL;
+    if (mappable) r = d->MapMemory(d->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+    b->map = map;
+    take_address(d, b);
     return r;
+}
+
+/* Let the queue bind all parts, one after the other, and wait for it. */
+static VkResult bind_parts(vk_dev *d, vk_block *b, VkSparseMemoryBind *binds)
+{
+    /* Binding is not ordered after earlier submits by itself, and the timeline must not go back. */
+    if (vk_queue_wait(d, d->last, NULL) != OB_OK) return VK_ERROR_DEVICE_LOST;
+    const VkSparseBufferMemoryBindInfo buffer = {.buffer = b->buffer, .bindCount = b->n_parts, .pBinds = binds};
+    const uint64_t value = d->last + 1;
+    const VkTimelineSemaphoreSubmitInfo timeline = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                                    .signalSemaphoreValueCount = 1,
+                                                    .pSignalSemaphoreValues = &value};
+    const VkBindSparseInfo info = {.sType = VK_STRUCTURE_TYPE_BIND_SPARSE_INFO,
+                                   .pNext = &timeline,
+                                   .bufferBindCount = 1,
+                                   .pBufferBinds = &buffer,
+                                   .signalSemaphoreCount = 1,
+                                   .pSignalSemaphores = &d->timeline};
+    const VkResult r = d->QueueBindSparse(d->queue, 1, &info, VK_NULL_HANDLE);
+    if (r != VK_SUCCESS) return r;
+    d->last = value;
+    return vk_queue_wait(d, value, NULL) == OB_OK ? VK_SUCCESS : VK_ERROR_DEVICE_LOST;
+}
+
+/* A buffer that is larger than one allocation may be: one range of addresses over several of them. */
+static VkResult block_allocate_parts(vk_dev *d, vk_block *b)
+{
+    VkMemoryRequirements need;
+    bool mappable;
+    VkResult r = make_buffer(d, b, VK_BUFFER_CREATE_SPARSE_BINDING_BIT, &need);
+    if (r != VK_SUCCESS) return r;
+    const uint64_t part = OB_MAX(d->max_alloc_bytes / need.alignment, (uint64_t)1) * need.alignment;
+    const uint64_t n = (need.size + part - 1) / part;
+    VkSparseMemoryBind *binds = ob_calloc((size_t)n, sizeof *binds);
+    b->parts = ob_calloc((size_t)n, sizeof(VkDeviceMemory));
+    if (!binds || !b->parts) r = VK_ERROR_OUT_OF_HOST_MEMORY;
+    for (uint64_t i = 0; i < n && r == VK_SUCCESS; i++) {
+        const uint64_t size = OB_MIN(part, need.size - i * part);
+        r = allocate(d, b, size, need.memoryTypeBits, &b->parts[i], &mappable);
+        if (r != VK_SUCCESS) break;
+        binds[b->n_parts++] =
+            (VkSparseMemoryBind){.resourceOffset = i * part, .size = size, .memory = b->parts[i]};
+    }
+    if (r == VK_SUCCESS) r = bind_parts(d, b, binds);
+    if (r == VK_SUCCESS) take_address(d, b);
+    ob_free(binds);
+    return r;
+}
+
+uint64_t vk_max_buffer(const vk_dev *d)
+{
+    return d->phys->sparse ? d->phys->max_buffer_bytes : OB_MIN(d->max_alloc_bytes, d->phys->max_buffer_bytes);
 }
 
 static ob_status block_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_block **out, ob_err *err)
 {
-    if (n > d->phys->max_alloc_bytes)
-        return ob_err_set(
-            err, OB_E_LIMIT,
-            "vulkan: a buffer of %llu MiB, but this driver allocates at most %llu MiB at "
-            "once",
-            (unsigned long long)(n >> 20), (unsigned long long)(d->phys->max_alloc_bytes >> 20));
+    if (n > vk_max_buffer(d))
+        return ob_err_set(err, OB_E_LIMIT, "vulkan: a buffer of %llu MiB, but this driver allows at most %llu MiB",
+                          (unsigned long long)(n >> 20), (unsigned long long)(vk_max_buffer(d) >> 20));
     vk_block *b = ob_calloc(1, sizeof *b);
     if (!b) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a block of device memory");
     b->kind = kind;
     b->size = n;
-    const VkResult r = block_allocate(d, b);
+    const VkResult r = n > d->max_alloc_bytes ? block_allocate_parts(d, b) : block_allocate(d, b);
     if (r != VK_SUCCESS) {
         block_free(d, b);
         const ob_status s = vk_error(d, r, "allocating memory", err);
@@ -153,7 +238,7 @@ static uint64_t block_bytes(const vk_dev *d, vk_mem_kind kind)
     uint64_t total, available;
     vk_phys_memory(d->lib, d->phys, &total, &available);
     return OB_MIN(total >= (uint64_t)6 << 30 ? LARGE_BLOCK_BYTES : BLOCK_BYTES,
-                  d->phys->max_alloc_bytes);
+                  vk_max_buffer(d));
 }
 
 ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_err *err)
@@ -252,8 +337,9 @@ ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err)
 
 ob_status vk_stage_init(vk_dev *d, ob_err *err)
 {
-    OB_TRY(vk_mem_new(d, VK_MEM_PARAM, (uint64_t)VK_STAGE_HALVES * VK_STAGE_BYTES, &d->stage, err));
-    OB_TRY(vk_mem_new(d, VK_MEM_READBACK, VK_STAGE_BYTES, &d->fetch, err));
+    d->stage_bytes = OB_MIN((uint64_t)VK_STAGE_BYTES, vk_max_buffer(d) / 4 / ALIGN * ALIGN);
+    OB_TRY(vk_mem_new(d, VK_MEM_PARAM, VK_STAGE_HALVES * d->stage_bytes, &d->stage, err));
+    OB_TRY(vk_mem_new(d, VK_MEM_READBACK, d->stage_bytes, &d->fetch, err));
     const VkCommandBufferAllocateInfo info = {.sType =
                                                   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                               .commandPool = d->pool,
@@ -301,18 +387,24 @@ static ob_status end(vk_dev *d, VkCommandBuffer cmd, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_stage_begin(vk_dev *d, uint64_t *n, uint8_t **out, ob_err *err)
+ob_status vk_stage_begin(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t *n, uint8_t **out, ob_err *err)
 {
+    if (dst->map) {
+        OB_TRY(vk_queue_wait(d, d->last, err)); /* earlier work may still read what is there */
+        *out = dst->map + off;
+        return OB_OK;
+    }
     OB_TRY(vk_queue_wait(d, d->stage_done[d->stage_at], err));
-    *n = OB_MIN(*n, (uint64_t)VK_STAGE_BYTES);
-    *out = d->stage.map + (uint64_t)d->stage_at * VK_STAGE_BYTES;
+    *n = OB_MIN(*n, d->stage_bytes);
+    *out = d->stage.map + (uint64_t)d->stage_at * d->stage_bytes;
     return OB_OK;
 }
 
 ob_status vk_stage_send(vk_dev *d, const vk_mem *dst, uint64_t off, uint64_t n, ob_err *err)
 {
+    if (dst->map) return OB_OK; /* coherent, and visible to what is submitted from now on */
     VkCommandBuffer cmd;
-    const VkBufferCopy c = {.srcOffset = d->stage.off + (uint64_t)d->stage_at * VK_STAGE_BYTES,
+    const VkBufferCopy c = {.srcOffset = d->stage.off + (uint64_t)d->stage_at * d->stage_bytes,
                             .dstOffset = dst->off + off,
                             .size = n};
     OB_TRY(begin(d, &cmd, err));
@@ -327,7 +419,7 @@ ob_status vk_upload(vk_dev *d, const vk_mem *dst, uint64_t off, const void *src,
     for (uint64_t part; n > 0; n -= part, p += part, off += part) {
         uint8_t *to;
         part = n;
-        OB_TRY(vk_stage_begin(d, &part, &to, err));
+        OB_TRY(vk_stage_begin(d, dst, off, &part, &to, err));
         memcpy(to, p, (size_t)part);
         OB_TRY(vk_stage_send(d, dst, off, part, err));
     }
@@ -340,7 +432,7 @@ ob_status vk_download(vk_dev *d, const vk_mem *src, uint64_t off, void *dst, uin
     uint8_t *p = dst;
     for (uint64_t part; n > 0; n -= part, p += part, off += part) {
         VkCommandBuffer cmd;
-        part = OB_MIN(n, (uint64_t)VK_STAGE_BYTES);
+        part = OB_MIN(n, d->stage_bytes);
         const VkBufferCopy c = {
             .srcOffset = src->off + off, .dstOffset = d->fetch.off, .size = part};
         OB_TRY(begin(d, &cmd, err));

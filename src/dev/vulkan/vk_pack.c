@@ -138,7 +138,7 @@ static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weigh
     for (uint64_t at = 0; at < n_units;) {
         uint64_t n = (n_units - at + 7) / 8 * unit8;
         uint8_t *to;
-        OB_TRY(vk_stage_begin(d, &n, &to, err));
+        OB_TRY(vk_stage_begin(d, &w->mem, off + at * unit8 / 8, &n, &to, err));
         const uint64_t units = OB_MIN(n / unit8 * 8, n_units - at), bytes = units * unit8 / 8;
         const uint8_t *src = (const uint8_t *)desc->data + at / 8 * src8;
         if (k6)
@@ -155,7 +155,7 @@ static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weig
 {
     const uint64_t row = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2),
                    n_rows = (uint64_t)desc->ne[1];
-    if (row > VK_STAGE_BYTES)
+    if (row > d->stage_bytes)
         return ob_err_set(err, OB_E_LIMIT, "rows of %lld are too long", (long long)desc->ne[0]);
     float *scratch = ob_reallocarray(NULL, (size_t)desc->ne[0], sizeof *scratch);
     if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
@@ -163,7 +163,7 @@ static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weig
     for (uint64_t at = 0, n; at < n_rows; at += n) {
         uint64_t room = (n_rows - at) * row;
         uint8_t *to;
-        OB_GOTO(vk_stage_begin(d, &room, &to, err));
+        OB_GOTO(vk_stage_begin(d, &w->mem, at * row, &room, &to, err));
         n = room / row;
         float_rows(desc, w->type, to, at, n, scratch);
         OB_GOTO(vk_stage_send(d, &w->mem, at * row, n * row, err));
@@ -181,6 +181,28 @@ static ob_type stored_type(const vk_dev *d, const ob_weight *desc)
     return layout_of(desc->type).w ? desc->type : d->exact ? OB_F32 : OB_F16;
 }
 
+/* Bytes of the four arrays of a matrix: size[0..4), one after the other at multiples of 256; returns all of them. */
+static uint64_t matrix_sizes(ob_type type, int64_t cols, int64_t rows, uint64_t size[4])
+{
+    const layout l = layout_of(type);
+    const uint64_t n8 = (uint64_t)ob_div_up(ob_div_up(cols, UNIT) * rows, 8); /* groups of eight units */
+    uint64_t all = 0;
+    size[0] = n8 * 8 * (uint64_t)l.w;
+    size[1] = n8 * 8 * (uint64_t)l.s;
+    size[2] = n8 * 8 * (uint64_t)l.h;
+    size[3] = n8 * (uint64_t)l.z8;
+    for (int i = 0; i < 4; i++) all = ob_align_up(all + size[i], 256);
+    return all;
+}
+
+uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc)
+{
+    uint64_t size[4];
+    if (desc->use == OB_USE_TABLE) return desc->n_bytes;
+    if (desc->use == OB_USE_VECTOR) return (uint64_t)(desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3]) * 4;
+    return matrix_sizes(stored_type(d, desc), desc->ne[0], desc->ne[1] * OB_MAX(desc->ne[2], 1), size);
+}
+
 static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
 {
     const size_t row = desc->ne[0] > 0 ? ob_type_row_bytes(desc->type, desc->ne[0]) : 0;
@@ -190,10 +212,8 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     w->type = stored_type(d, desc);
     w->nu = ob_div_up(desc->ne[0], UNIT);
     const layout l = layout_of(w->type);
-    const uint64_t n8 = (uint64_t)ob_div_up(w->nu * desc->ne[1], 8); /* groups of eight units */
-    const uint64_t size[4] = {n8 * 8 * (uint64_t)l.w, n8 * 8 * (uint64_t)l.s,
-                              n8 * 8 * (uint64_t)l.h, n8 * (uint64_t)l.z8};
-    uint64_t off[5] = {0};
+    uint64_t size[4], off[5] = {0};
+    (void)matrix_sizes(w->type, desc->ne[0], desc->ne[1], size);
     for (int i = 0; i < 4; i++) {
         off[i + 1] = ob_align_up(off[i] + size[i], 256);
         w->read_bytes += size[i];

@@ -81,7 +81,15 @@ static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char 
 
 bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
 {
+    const vk_dev *d = (const vk_dev *)dev;
     if (!has_kernels(dev, p, i, why, cap)) return false;
+    for (int k = 0; k < OB_OP_MAX_W; k++) {
+        const int32_t w = p->ops[i].w[k];
+        if (w == OB_NONE || vk_weight_bytes(d, &p->weights[w]) <= vk_max_buffer(d)) continue;
+        snprintf(why, cap, "%.60s takes %llu MiB, this driver allows buffers of %llu MiB", p->weights[w].name,
+                 (unsigned long long)(vk_weight_bytes(d, &p->weights[w]) >> 20), (unsigned long long)(vk_max_buffer(d) >> 20));
+        return false;
+    }
     /* The verdict is kept in the device, which is the caller's alone. */
     return vk_selftest((vk_dev *)(uintptr_t)dev, p, i) || refuse(why, cap, "its kernel is wrong on this driver and was switched off");
 }

@@ -29,7 +29,7 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | OB_DEV_SAMPLE | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
                 (p->timestamps ? OB_DEV_PROFILE : 0);
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
-    out->max_buffer_bytes = p->max_alloc_bytes;
+    out->max_buffer_bytes = p->sparse ? p->max_buffer_bytes : OB_MIN(p->max_alloc_bytes, p->max_buffer_bytes);
     out->max_tok = OB_MAX_UBATCH;
     /* Many tokens amortise reading and unpacking weights, but need workspace. */
     if (p->coopmat.f16_16x16x16 && out->mem_total_bytes >= LARGE_BYTES) out->good_tok = LARGE_TOK;
@@ -76,6 +76,7 @@ static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
     fill_info(out, d->lib, d->index, dev->api->kind,
               d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
     out->n_submits = d->n_submits;
+    out->max_buffer_bytes = vk_max_buffer(d);
     if (!(d->fast & VK_FAST_SAMPLE)) out->caps &= ~(uint32_t)OB_DEV_SAMPLE;
     if (d->fast & VK_FAST_ATTN) out->caps |= OB_DEV_HALF_ATTN;
     if (d->disabled[0])
@@ -126,7 +127,9 @@ static VkResult create_device(vk_dev *d)
         .pNext = &f12,
         .storageBuffer16BitAccess = VK_TRUE};
     const VkPhysicalDeviceFeatures2 features = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &f11};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+        .pNext = &f11,
+        .features = {.sparseBinding = p->sparse}};
     static const float priority = 1;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .queueFamilyIndex = p->queue_family,
@@ -220,6 +223,14 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
     return off;
 }
 
+/* OB_VK_MAX_ALLOC_MB: as if the driver allocated no more at once, for tests. */
+static uint64_t limit_by_hand(void)
+{
+    const char *text = getenv("OB_VK_MAX_ALLOC_MB");
+    const uint64_t mb = text ? strtoull(text, NULL, 10) : 0;
+    return mb ? mb << 20 : UINT64_MAX;
+}
+
 static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_options *opt,
                              ob_dev **out, ob_err *err)
 {
@@ -247,6 +258,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
         s = vk_error(d, r, "opening the device", err);
         goto out;
     }
+    d->max_alloc_bytes = OB_MIN(p->max_alloc_bytes, limit_by_hand());
     OB_GOTO(vk_time_init(d, err));
     vk_fault_init(d);
     OB_GOTO(load_functions(d, err));
