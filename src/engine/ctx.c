@@ -629,6 +629,12 @@ static ob_status fill_places(ob_ctx *c, ob_program *prog, ob_err *err)
     ob_program *mine = prog;
     prog = NULL; /* taken by the bucket, also when it fails */
     OB_GOTO(make_buckets(c, mine, err));
+    /* By now kernels may have been switched off. */
+    for (int32_t d = c->n_places; d-- > 0;) {
+        ob_dev_info now;
+        c->places[d].dev->api->describe(c->places[d].dev, &now);
+        if (now.reason[0]) memcpy(c->dev_info.reason, now.reason, sizeof now.reason);
+    }
 out:
     ob_program_free(prog);
     return s;
@@ -1187,7 +1193,10 @@ static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, bool 
             const ob_val whole = sg->val_of[v];
             float *to = destination(c, b, whole, want_rows);
             const int32_t n = ob_value_rows(b->prog, whole, st->n_tok, st->n_out, st->n_seq);
-            if (sg->prog.vals[v].output && to && n) OB_TRY(dev->api->read_output(dev, b->plans[i], v, 0, n, to, err));
+            if (!sg->prog.vals[v].output || !n) continue;
+            if (to) OB_TRY(dev->api->read_output(dev, b->plans[i], v, 0, n, to, err));
+            if (b->cross[whole] && to != b->cross[whole]) /* logits whose best are looked for elsewhere */
+                OB_TRY(dev->api->read_output(dev, b->plans[i], v, 0, n, b->cross[whole], err));
         }
     }
     return OB_OK;

@@ -104,6 +104,7 @@ static ob_status cut_values(cutter *c, int32_t s, ob_err *err)
             if (op->out[k] != OB_NONE) op->out[k] = c->local[op->out[k]];
     }
     st->prog.logits = w->logits != OB_NONE && writes[w->logits] ? c->local[w->logits] : OB_NONE;
+    st->prog.top = w->top != OB_NONE && writes[w->top] ? c->local[w->top] : OB_NONE;
     st->prog.embeddings = w->embeddings != OB_NONE && writes[w->embeddings] ? c->local[w->embeddings] : OB_NONE;
     return OB_OK;
 }

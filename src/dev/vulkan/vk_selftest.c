@@ -405,7 +405,7 @@ static ob_status try_op(vk_dev *d, const ob_program *p, int32_t i, errors *e, ob
     t->seed = 4711;
     t->reader = -1;
     t->prog = (ob_program){.ops = t->ops, .vals = t->vals, .weights = t->weights, .caches = t->caches,
-                           .states = t->states, .logits = OB_NONE, .embeddings = OB_NONE};
+                           .states = t->states, .logits = OB_NONE, .embeddings = OB_NONE, .top = OB_NONE};
     if (!take_ops(t, p, i, fused_before(p, i))) goto out; /* too large for a trial: nothing is known of it */
     s = shrink(t, err);
     if (s == OB_E_UNSUPPORTED) s = OB_OK, t->prog.n_ops = 0; /* nothing writes weights of this type */
