@@ -15,6 +15,7 @@ enum {
     FLAG_NEOX = 8,
     FLAG_WRITE_Y = 16,
     FLAG_CAUSAL = 32,
+    FLAG_ALONE = 64,
     MAX_DIM = 256,
 };
 
@@ -43,7 +44,7 @@ static cut cut_of(const ob_dev_plan *p, const ob_attn_params *a)
     while (2 * c.lanes <= sg && 2 * c.lanes * 8 <= (uint32_t)OB_MAX(a->k_dim, a->v_dim) + 7) c.lanes *= 2;
     for (uint32_t hb = 1; hb < 2 * group && hb <= t.hb && hb <= c.lanes; hb *= 2) {
         const uint64_t bytes = (uint64_t)hb * (uint64_t)a->k_dim * 4 + (uint64_t)(a->k_dim + a->v_dim) * 4 + c.subgroups * hb * 8 +
-                               (uint64_t)c.subgroups * hb * (uint64_t)a->v_dim * 4 + hb * t.max_seg * 8 + c.subgroups * sg * 8 + 64;
+                               (uint64_t)c.subgroups * hb * (uint64_t)a->v_dim * 4 + c.subgroups * sg * 16 + 64;
         if (bytes <= f->max_shared_bytes) c.hb = hb;
     }
     return c;
@@ -119,7 +120,7 @@ static ob_status get_kernel(ob_dev_plan *p, const ob_op *op, const vk_heads *h, 
     if (h) OB_TRY(vk_rope_table_of(p, h->rope[0], &table, err));
     const uint32_t flags = (h ? FLAG_FUSED : 0u) | (h && h->norm[0] ? FLAG_Q_NORM : 0u) | (h && h->norm[1] ? FLAG_K_NORM : 0u) |
                            (h && r->pairing == OB_ROPE_NEOX ? FLAG_NEOX : 0u) | (write_y ? FLAG_WRITE_Y : 0u) |
-                           (a->causal ? FLAG_CAUSAL : 0u);
+                           (a->causal ? FLAG_CAUSAL : 0u) | (p->prog.max_tok == 1 ? FLAG_ALONE : 0u);
     return vk_kernel_get(p->dev, "attn_one", 23,
                          (uint32_t[]){c.subgroups * p->dev->sg, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
                                       (uint32_t)(a->n_head / a->n_head_kv), c.hb, p->k_type, p->v_type, p->dev->sg, c.lanes,

@@ -13,12 +13,13 @@
 typedef enum role {
     ROLE_PLAIN, /* a result in f32 */
     ROLE_NORM,  /* with the next norm's input as int8: whole blocks of 32 rows a workgroup */
-    ROLE_GLU,   /* two matrices; the same */
+    ROLE_LONG,  /* the same, of long rows */
+    ROLE_GLU,   /* two matrices; whole blocks too */
     ROLE_HEAD,  /* f32, and so many rows that nothing else matters */
     N_ROLES
 } role;
 
-enum { HEAD_ROWS = 32768, LONG_UNITS = 256, BLOCK = 32 };
+enum { HEAD_ROWS = 32768, LONG_UNITS = 160, BLOCK = 32 };
 
 /* Which types behave alike. */
 typedef enum family { FAMILY_4, FAMILY_K4, FAMILY_K6, FAMILY_8, FAMILY_FLOAT, N_FAMILIES } family;
@@ -44,20 +45,22 @@ static family family_of(ob_type t)
 
 /* s: subgroups that share a row. It alone decides the order of a sum, so it must not depend on the number of
  * rows of x, or decode alone and in a batch would differ. r: rows a subgroup takes together, un: units loaded
- * before their values are used, wg: threads (for ROLE_NORM and ROLE_GLU it follows from the others). */
+ * before their values are used, wg: threads; where whole blocks are wanted, a workgroup of fewer than a block
+ * needs goes over its rows several times. */
 typedef struct spread {
     uint16_t s, r, un, wg;
 } spread;
 
 /* Found by sweeps on the one card at hand (docs/performance.md); OB_VK_SPREAD tries others. */
 static const spread k_spread[N_ROLES][N_FAMILIES] = {
-    [ROLE_PLAIN] = {{2, 1, 1, 256}, {1, 1, 1, 256}, {1, 1, 1, 256}, {4, 1, 1, 256}, {4, 1, 1, 128}},
-    [ROLE_NORM] = {{2, 2, 1, 0}, {1, 1, 1, 0}, {1, 1, 1, 0}, {4, 4, 1, 0}, {1, 1, 1, 0}},
-    [ROLE_GLU] = {{1, 2, 1, 0}, {1, 1, 1, 0}, {1, 1, 1, 0}, {2, 2, 1, 0}, {1, 1, 1, 0}},
-    [ROLE_HEAD] = {{1, 4, 1, 512}, {1, 4, 1, 512}, {1, 2, 1, 256}, {4, 1, 1, 256}, {4, 1, 1, 128}},
+    [ROLE_PLAIN] = {{2, 1, 1, 256}, {1, 1, 1, 256}, {1, 1, 1, 256}, {2, 2, 1, 1024}, {4, 1, 1, 128}},
+    [ROLE_NORM] = {{1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}},
+    [ROLE_LONG] = {{2, 2, 1, 1024}, {2, 2, 1, 1024}, {2, 2, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}},
+    [ROLE_GLU] = {{1, 1, 2, 1024}, {1, 4, 1, 256}, {1, 1, 1, 1024}, {1, 2, 2, 512}, {1, 1, 1, 1024}},
+    [ROLE_HEAD] = {{1, 4, 1, 512}, {1, 4, 1, 512}, {1, 2, 1, 256}, {1, 1, 2, 256}, {4, 1, 1, 128}},
 };
 
-static const char *const k_role_names[N_ROLES] = {"plain", "norm", "glu", "head"};
+static const char *const k_role_names[N_ROLES] = {"plain", "norm", "long", "glu", "head"};
 
 /* OB_VK_SPREAD=ROLE[.TYPE]:S,R,UN,WG;… replaces entries; for sweeps on a new card. */
 static void spread_by_hand(role ro, ob_type type, spread *out)
@@ -80,31 +83,28 @@ static bool is_pow2(uint32_t x)
     return (x & (x - 1)) == 0;
 }
 
-/* The table's entry, fitted to the device: t threads a row, wg of a workgroup. */
+/* The table's entry, fitted to the device: t threads a row, wg of a workgroup, nb times over its rows. */
 typedef struct fitted {
-    uint32_t t, r, un, wg;
+    uint32_t t, r, un, wg, nb;
 } fitted;
 
 static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w)
 {
     const vk_dev *d = p->dev;
-    const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0;
+    const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0, blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
     const uint32_t sg = sub ? d->sg : 32, most = OB_MIN(1024u, d->phys->max_invocations);
     spread e = k_spread[ro][family_of(w->type)];
-    if (w->nu >= LONG_UNITS && ro != ROLE_GLU && e.s < 2) {
-        e.s = 2;
-        e.r = (uint16_t)(ro == ROLE_NORM ? OB_MAX(e.r, 2) : e.r);
-    }
+    if (ro == ROLE_PLAIN && w->nu >= LONG_UNITS) e.s = OB_MAX(e.s, 2);
     spread_by_hand(ro, w->type, &e);
     while (e.s > 1 && (e.s * sg > most || e.s * sg > OB_MAX((uint32_t)w->nu, sg))) e.s /= 2;
-    fitted f = {.t = e.s * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1};
+    fitted f = {.t = e.s * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
     if (!is_pow2(f.t)) f.t = sg;
-    if (ro == ROLE_NORM || ro == ROLE_GLU) {
-        while (f.r < BLOCK && BLOCK / f.r * f.t > most) f.r *= 2;
-        f.wg = BLOCK / f.r * f.t;
-    } else {
-        f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
-    }
+    f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
+    if (!blocks) return f;
+    if (!is_pow2(f.r) || f.r > BLOCK) f.r = 1;
+    while (f.wg / f.t * f.r > BLOCK) f.wg /= 2;
+    while (f.wg > f.t && !is_pow2(f.wg / f.t)) f.wg -= f.t;
+    f.nb = BLOCK / (f.wg / f.t * f.r);
     return f;
 }
 
@@ -132,7 +132,7 @@ static const char *label(ob_dev_plan *p, const char *kernel, const ob_dev_weight
     return s;
 }
 
-/* A product of matrix m, with the grid of its role. norm_out: as NORM_OUT. */
+/* A product of matrix m, with the grid of its role. */
 static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_dispatch **out, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
@@ -143,23 +143,25 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_d
     VkDeviceAddress x = vk_value(p, op->in[0]), scales = 0;
     const vk_formed *in = int8 ? vk_find_form(p, op->in[0], VK_FORM_Q8, &x, &scales) : NULL;
     const bool raw = in && in->raw;
+    if (ro == ROLE_NORM && w->nu >= LONG_UNITS) ro = ROLE_LONG;
+    const bool blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
     const fitted f = fit(p, ro, w);
     char name[48];
     snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
              ro == ROLE_GLU ? "_glu" : "");
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 12,
+    OB_TRY(vk_kernel_get(p->dev, name, 13,
                          (uint32_t[]){f.wg, f.t, (uint32_t)vk_linear_rows(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
-                                      d->sg, f.r, f.un, (uint32_t)w->nu, raw, ro == ROLE_NORM, (uint32_t)act},
+                                      d->sg, f.r, f.un, (uint32_t)w->nu, raw, blocks && ro != ROLE_GLU, (uint32_t)act, f.nb},
                          &pipe, err));
     vk_dispatch *s = *out = vk_linear_product(p, i, m, pipe);
     if (!s) return no_memory(err);
-    if (!(s->kernel = label(p, name, w, ro == ROLE_NORM ? " +norm" : ""))) return no_memory(err);
+    if (!(s->kernel = label(p, name, w, blocks && ro != ROLE_GLU ? " +norm" : ""))) return no_memory(err);
     s->push.a[1] = x;
     vk_reads(s, x, int8 ? vk_linear_form(p, op) : vk_value_bytes(p, op->in[0]));
     if (int8) vk_push_addr(&s->push, 8, scales);
     if (raw) s->push.u[5] = ob_f32_bits(in->eps);
-    const uint32_t groups = (uint32_t)ob_div_up(n, f.wg / f.t * f.r);
+    const uint32_t groups = (uint32_t)ob_div_up(n, f.wg / f.t * f.r * f.nb);
     s->grid[0] = OB_MIN(groups, 32768u);
     s->grid[1] = (uint32_t)ob_div_up(groups, s->grid[0]);
     return OB_OK;

@@ -39,7 +39,7 @@ layout(constant_id = 21) const uint SEG_MIN = 32; /* tokens of a segment, a mult
 layout(constant_id = 22) const uint MAX_SEG = 32; /* segments of a token */
 
 const bool FUSED = (FLAGS & 1u) != 0u, Q_NORM = (FLAGS & 2u) != 0u, K_NORM = (FLAGS & 4u) != 0u,
-           NEOX = (FLAGS & 8u) != 0u, WRITE_Y = (FLAGS & 16u) != 0u, CAUSAL = (FLAGS & 32u) != 0u;
+           NEOX = (FLAGS & 8u) != 0u, WRITE_Y = (FLAGS & 16u) != 0u, CAUSAL = (FLAGS & 32u) != 0u, ALONE = (FLAGS & 64u) != 0u; /* ALONE: one token in a step */
 
 /* Written and read by different workgroups of one dispatch. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer C4 { vec4 v[]; };
@@ -71,7 +71,7 @@ shared vec4 s_q[HB * KD / 4u];
 shared vec4 s_k[KD / 4u], s_v[VD4];
 shared float s_m[NS * HB], s_l[NS * HB];
 shared vec4 s_o[NS * HB * VD4];
-shared vec2 s_ml[HB * MAX_SEG];
+shared vec2 s_ml[WG];
 shared uint s_order;
 
 I1 words() { return I1(pr); }
@@ -145,23 +145,39 @@ void subgroup_sync()
     subgroupBarrier();
 }
 
-/* Row `from` of x, normed and rotated, to shared memory: 0 a key, 1 a value, 2.. the queries. By one subgroup. */
+/* Row `from` of x, normed and rotated, to shared memory: 0 a key, 1 a value, 2.. the queries. By one subgroup.
+ * All loads come first. */
+const uint MAX_D = KD > VD ? KD : VD, NX = (MAX_D + SG - 1u) / SG, HALF = N_ROT / 2u, NR = (HALF + SG) / SG;
+
 void stage(uint which, F1 x, uint from, uint dim, bool norm, F1 w, uint pos)
 {
     uint lane = gl_SubgroupInvocationID;
-    float r = 1.0, sum = 0.0;
+    float xs[NX], ws[NX], r = 1.0, sum = 0.0;
+    vec2 hi[NR], lo[NR];
+    [[unroll]] for (uint e = 0; e < NX; e++) {
+        uint i = lane + SG * e;
+        xs[e] = i < dim ? x.v[from + i] : 0.0;
+        ws[e] = norm && i < dim ? w.v[i] : 1.0;
+    }
+    if (which != 1u)
+        [[unroll]] for (uint e = 0; e < NR; e++) {
+            uint i = min(lane + SG * e, max(HALF, 1u) - 1u);
+            hi[e] = high.v[min(pos >> 6, N_HIGH - 1u) * HALF + i];
+            lo[e] = high.v[(N_HIGH + (pos & 63u)) * HALF + i];
+        }
     if (norm) {
-        for (uint i = lane; i < dim; i += SG) sum += x.v[from + i] * x.v[from + i];
+        [[unroll]] for (uint e = 0; e < NX; e++) sum += xs[e] * xs[e];
         r = 1.0 / sqrt(subgroupAdd(sum) / float(dim) + EPS);
     }
-    for (uint i = lane; i < dim; i += SG) set(which, i, norm ? x.v[from + i] * r * w.v[i] : x.v[from + i]);
+    [[unroll]] for (uint e = 0; e < NX; e++)
+        if (lane + SG * e < dim) set(which, lane + SG * e, norm ? xs[e] * r * ws[e] : xs[e]);
     if (which == 1u) return;
     subgroup_sync();
-    const uint nh = N_ROT / 2u;
-    for (uint i = lane; i < nh; i += SG) {
-        vec2 hi = high.v[min(pos >> 6, N_HIGH - 1u) * nh + i], lo = high.v[(N_HIGH + (pos & 63u)) * nh + i];
-        float c = hi.x * lo.x - hi.y * lo.y, s = hi.y * lo.x + hi.x * lo.y;
-        uint a = ROT_OFF + (NEOX ? i : 2u * i), b = a + (NEOX ? nh : 1u);
+    [[unroll]] for (uint e = 0; e < NR; e++) {
+        uint i = lane + SG * e;
+        if (i >= HALF) continue;
+        float c = hi[e].x * lo[e].x - hi[e].y * lo[e].y, s = hi[e].y * lo[e].x + hi[e].x * lo[e].y;
+        uint a = ROT_OFF + (NEOX ? i : 2u * i), b = a + (NEOX ? HALF : 1u);
         float xa = get(which, a), xb = get(which, b);
         set(which, a, xa * c - xb * s);
         set(which, b, xa * s + xb * c);
@@ -204,7 +220,7 @@ void stage_kv(uint r, uint at, uint kvh, bool write)
 {
     const uint who_k = HB % NS, who_v = (HB + 1u) % NS;
     uvec4 info = U4(words()).v[info_at / 4u + r];
-    uint row = cache_row(words(), table_at + info.x * max_pages, at, 1u, PAGE_TOK, N_HEAD_KV, kvh);
+    uint row = cache_row(words(), table_at + (ALONE ? 0u : info.x * max_pages), at, 1u, PAGE_TOK, N_HEAD_KV, kvh);
     if (gl_SubgroupID == who_k) {
         stage(0u, k, (r * N_HEAD_KV + kvh) * KD, KD, K_NORM, k_w, info.w);
         to_cache(0u, kc, K_TYPE, KD, row, write);
@@ -386,29 +402,42 @@ bool is_last(uint t, uint n)
 void merge(uint t, uint h0, uint n_heads, uint n)
 {
     uint head0 = t * N_HEAD_KV * GROUP + h0;
-    for (uint i = tid(); i < HB * n; i += WG)
-        s_ml[i / n * MAX_SEG + i % n] = part.v[((head0 + min(i / n, n_heads - 1u)) * MAX_SEG + i % n) * PART4 + VD4].xy;
-    barrier();
     for (uint e0 = 0; e0 < HB * VD4; e0 += WG / SPLIT) {
         uint e = e0 + tid() % (WG / SPLIT), sp = tid() / (WG / SPLIT), h = min(e / VD4, HB - 1u), c = e % VD4;
         bool on = e < HB * VD4 && h < n_heads;
         uint from = (head0 + min(h, n_heads - 1u)) * MAX_SEG;
         float top = NEVER, sum = 0.0;
-        for (uint s = 0; s < n; s++) top = max(top, s_ml[h * MAX_SEG + s].x);
         vec4 o = vec4(0.0);
         for (uint s0 = sp; s0 < n; s0 += AHEAD * SPLIT) {
             vec4 f[AHEAD];
-            [[unroll]] for (uint a = 0; a < AHEAD; a++) f[a] = part.v[(from + min(s0 + a * SPLIT, n - 1u)) * PART4 + c];
-            [[unroll]] for (uint a = 0; a < AHEAD; a++)
-                if (s0 + a * SPLIT < n) o += f[a] * exp(s_ml[h * MAX_SEG + s0 + a * SPLIT].x - top);
+            vec2 ml[AHEAD];
+            [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+                uint at = (from + min(s0 + a * SPLIT, n - 1u)) * PART4;
+                f[a] = part.v[at + c];
+                ml[a] = part.v[at + VD4].xy;
+            }
+            [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+                if (s0 + a * SPLIT >= n) continue;
+                float up = max(top, ml[a].x), was = top > NEVER ? exp(top - up) : 0.0, w = exp(ml[a].x - up);
+                o = o * was + f[a] * w;
+                sum = sum * was + ml[a].y * w;
+                top = up;
+            }
         }
-        for (uint s = 0; s < n; s++) sum += s_ml[h * MAX_SEG + s].y * exp(s_ml[h * MAX_SEG + s].x - top);
         if (SPLIT > 1u) {
             barrier();
             s_o[tid()] = o;
+            s_ml[tid()] = vec2(top, sum);
             barrier();
             if (sp == 0u)
-                [[unroll]] for (uint i = 1u; i < SPLIT; i++) o += s_o[tid() + i * (WG / SPLIT)];
+                [[unroll]] for (uint i = 1u; i < SPLIT; i++) {
+                    vec2 ml = s_ml[tid() + i * (WG / SPLIT)];
+                    if (!(ml.x > NEVER)) continue;
+                    float up = max(top, ml.x), was = exp(top - up), w = exp(ml.x - up);
+                    o = o * was + s_o[tid() + i * (WG / SPLIT)] * w;
+                    sum = sum * was + ml.y * w;
+                    top = up;
+                }
             on = on && sp == 0u;
         }
         store(on, sum > 0.0 ? o / sum : vec4(0.0), t, h0 + h, c);
@@ -418,7 +447,7 @@ void merge(uint t, uint h0, uint n_heads, uint n)
 void main()
 {
     uint t = gl_WorkGroupID.x;
-    if (t >= pr.n_rows[0]) return;
+    if (!ALONE && t >= pr.n_rows[0]) return;
     uint kvh = gl_WorkGroupID.y / NH, chunk = gl_WorkGroupID.y % NH, h0 = kvh * GROUP + chunk * HB;
     uint n_heads = min(HB, GROUP - chunk * HB), lane = gl_SubgroupInvocationID % L, g = gl_SubgroupID * (SG / L) + gl_SubgroupInvocationID / L;
     uvec4 me = U4(words()).v[info_at / 4u + t];
@@ -432,8 +461,8 @@ void main()
     uint seg = max(SEG_MIN, (len + 32u * MAX_SEG - 1u) / (32u * MAX_SEG) * 32u), n_seg = (len + seg - 1u) / seg;
     if (gl_WorkGroupID.z >= n_seg) return;
     uint s0 = max(lo, base + gl_WorkGroupID.z * seg), s1 = min(hi, base + (gl_WorkGroupID.z + 1u) * seg);
-    uint past = FUSED ? me.y + uint(words().v[first_at + me.x]) - t : hi, cached = min(s1, past), fresh = max(s0, past);
-    uint table = table_at + me.x * max_pages;
+    uint past = !FUSED ? hi : ALONE ? me.y : me.y + uint(words().v[first_at + me.x]) - t, cached = min(s1, past), fresh = max(s0, past);
+    uint table = table_at + (ALONE ? 0u : me.x * max_pages);
 
     load_keys(s0, cached, g, lane, table, kvh);
     stage_queries(t, h0, n_heads, me.w);

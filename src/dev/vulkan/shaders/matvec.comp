@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-/* y = W x for few rows of x (NC at most): T threads take R rows of W, each thread a unit of 32 weights at a
- * time, read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
+/* y = W x for few rows of x (NC at most): T threads take R rows of W at a time, NB times, each thread a unit of
+ * 32 weights at a time, read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
  * sum depends on T alone.
  *
  * With int8 activations a product does what stands around it in a layer (vk_fuse.c):
@@ -34,6 +34,7 @@ layout(constant_id = 8) const uint NU = 1; /* units of a row */
 layout(constant_id = 9) const bool NORM_IN = false;
 layout(constant_id = 10) const bool NORM_OUT = false;
 layout(constant_id = 11) const uint ACT_FN = 0;
+layout(constant_id = 12) const uint NB = 1; /* times R rows, one after the other */
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -72,20 +73,17 @@ const uint M = 2;
 #else
 const uint M = 1;
 #endif
-const uint RW = WG / T * R;   /* rows of a workgroup */
-const uint NA = M * R * NC;   /* sums of a thread */
+const uint RW = WG / T * R * NB; /* rows of a workgroup */
+const uint NA = M * R * NC;      /* sums of a thread */
 #if SUBGROUP
-const uint PER = T / SG;      /* parts of a sum */
-shared float part[WG / SG * NA];
+const uint PER = T / SG;         /* parts of a sum */
+shared float part[WG / SG * NB * NA];
 #else
 const uint PER = 1;
 shared float part[WG * NA];
 #endif
 #if ACT == 1
 shared float factor[NC];
-#if SUBGROUP
-shared vec4 block[RW * NC / 4 + 1]; /* a result, for those who quantise it */
-#endif
 #endif
 
 #if ACT == 1
@@ -189,57 +187,106 @@ void sum_rows(uint row0, uint lane)
 #endif
 }
 
+/* Sum i of row j of the workgroup (j / R: slot and batch). */
+float total(uint j, uint i)
+{
+#if SUBGROUP
+    uint slot = j / R % (WG / T), batch = j / (WG / T * R), at = (slot * PER * NB + batch) * NA + i;
+    float v = part[at];
+    [[unroll]] for (uint p = 1; p < PER; p++) v += part[at + p * NB * NA];
+    return v;
+#else
+    return part[j / R * T * NA + i];
+#endif
+}
+
+bool wanted(uint c) { return NC == 1u || c < pr.n_rows[rows]; }
+
 #if ACT == 1 && SUBGROUP
-/* The factors of the norm before: a subgroup a column. */
+/* The factors of the norm before: a subgroup a column. Loads first, so that they fly while weights do. */
+const uint NF = (NU + SG - 1u) / SG;
+float square_parts[NF];
+
+void load_squares()
+{
+    if (!NORM_IN || gl_SubgroupID >= NC) return;
+    [[unroll]] for (uint i = 0; i < NF; i++) {
+        uint b = gl_SubgroupInvocationID + i * SG;
+        square_parts[i] = b < NU ? uintBitsToFloat(U1(xd).v[(2u * NC + gl_SubgroupID) * NU + b]) : 0.0;
+    }
+}
+
 void norm_factors()
 {
     for (uint c = gl_SubgroupID; c < NC; c += WG / SG) {
         float sum = 0.0;
-        for (uint b = gl_SubgroupInvocationID; b < NU; b += SG)
-            sum += uintBitsToFloat(U1(xd).v[(2u * NC + c) * NU + b]);
+        [[unroll]] for (uint i = 0; i < NF; i++) {
+            uint b = gl_SubgroupInvocationID + i * SG;
+            sum += c == gl_SubgroupID ? square_parts[i] : b < NU ? uintBitsToFloat(U1(xd).v[(2u * NC + c) * NU + b]) : 0.0;
+        }
         sum = subgroupAdd(sum);
         if (gl_SubgroupInvocationID == 0u) factor[c] = 1.0 / sqrt(sum / float(NU * 32u) + eps);
     }
 }
 
-/* Results of this workgroup, in `block`, to int8. */
-void quantise_block(uint first)
-{
-    uint tid = gl_SubgroupID * SG + gl_SubgroupInvocationID, nb = n / 32u;
-    for (uint i = tid; i < RW * NC / 4u; i += WG) {
-        uint c = i / (RW / 4u), e = first + i % (RW / 4u) * 4u;
-        if (e >= n || c >= pr.n_rows[rows]) continue;
-        vec4 v = block[i];
-        float square = dot(v, v);
 #if !GLU
-        v *= norm.v[e / 4u];
-        U1 q = yq;
-#else
-        U1 q = U1(y);
-#endif
-        vec4 a = abs(v);
-        float top = max(max(a.x, a.y), max(a.z, a.w));
-        [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) top = max(top, subgroupShuffleXor(top, m));
-        ivec4 r = ivec4(round(v * (top > 0.0 ? 127.0 / top : 0.0)));
-        int sum = r.x + r.y + r.z + r.w;
-        [[unroll]] for (uint m = 1u; m < 4u; m *= 2u) sum += subgroupShuffleXor(sum, m);
-        int other = subgroupShuffleXor(sum, 4u);
-        [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) square += subgroupShuffleXor(square, m);
-        q.v[(c * n + e) / 4u] = uint(r.x & 255) | uint(r.y & 255) << 8 | uint(r.z & 255) << 16 | uint(r.w) << 24;
-        if (i % 8u != 0u) continue;
-        yd.v[c * nb + e / 32u] = uvec2(floatBitsToUint(top / 127.0), uint(sum & 0xFFFF) | uint(other) << 16);
-        if (NORM_OUT) U1(yd).v[(2u * NC + c) * nb + e / 32u] = floatBitsToUint(square);
-    }
+/* What follows a product, for elements 4 i .. of the workgroup's results: loaded before the product. */
+vec4 early_res, early_norm;
+
+void load_early(uint i, uint first)
+{
+    uint c = i / (RW / 4u), e = first + i % (RW / 4u) * 4u;
+    bool on = i < RW * NC / 4u && e < n && wanted(c);
+    early_res = HAS_RES && on ? F4(res).v[(c * n + e) / 4u] : vec4(0.0);
+    early_norm = NORM_OUT && on ? norm.v[e / 4u] : vec4(0.0);
 }
 #endif
 
-/* Sum i of slot `slot`. */
-float total(uint slot, uint i)
+/* Results 4 i .. of the workgroup, which begins at row `first`, also as int8; 8 neighbours hold a block. */
+void finish_four(uint i, uint first)
 {
-    float v = part[slot * PER * NA + i];
-    [[unroll]] for (uint p = 1; p < PER; p++) v += part[(slot * PER + p) * NA + i];
-    return v;
+    uint c = i / (RW / 4u), j = i % (RW / 4u) * 4u, e = first + j, nb = n / 32u;
+    if (e >= n || !wanted(c)) return;
+    float f = NORM_IN ? factor[c] : 1.0;
+    vec4 v;
+    [[unroll]] for (uint r = 0; r < 4u; r++) {
+        uint at = (c * R + (j + r) % R) * M;
+        v[r] = total(j + r, at) * f;
+#if GLU
+        float u = total(j + r, at + 1u) * f;
+        if (scale > 0.0) {
+            v[r] = min(v[r], scale);
+            u = clamp(u, -scale, scale);
+        }
+        v[r] = activate(ACT_FN, v[r]) * u;
+#endif
+    }
+#if !GLU
+    if (HAS_BIAS) v += F4(bias).v[e / 4u];
+    v = v * scale + early_res;
+    F4(y).v[(c * n + e) / 4u] = v;
+    float square = dot(v, v);
+    v *= early_norm;
+    [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) square += subgroupShuffleXor(square, m);
+    U1 q = yq;
+#else
+    U1 q = U1(y);
+#endif
+    vec4 a = abs(v);
+    float top = max(max(a.x, a.y), max(a.z, a.w));
+    [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) top = max(top, subgroupShuffleXor(top, m));
+    ivec4 r = ivec4(round(v * (top > 0.0 ? 127.0 / top : 0.0)));
+    int sum = r.x + r.y + r.z + r.w;
+    [[unroll]] for (uint m = 1u; m < 4u; m *= 2u) sum += subgroupShuffleXor(sum, m);
+    int other = subgroupShuffleXor(sum, 4u);
+    q.v[(c * n + e) / 4u] = uint(r.x & 255) | uint(r.y & 255) << 8 | uint(r.z & 255) << 16 | uint(r.w) << 24;
+    if (i % 8u != 0u) return;
+    yd.v[c * nb + e / 32u] = uvec2(floatBitsToUint(top / 127.0), uint(sum & 0xFFFF) | uint(other) << 16);
+#if !GLU
+    U1(yd).v[(2u * NC + c) * nb + e / 32u] = floatBitsToUint(square);
+#endif
 }
+#endif
 
 void main()
 {
@@ -251,16 +298,36 @@ void main()
 #endif
     uint first = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * RW;
     if (first >= n) return;
-    sum_rows(first + slot * R, lane);
 #if SUBGROUP
-    [[unroll]] for (uint i = 0; i < NA; i++) acc[i] = subgroupAdd(acc[i]);
-    if (gl_SubgroupInvocationID == 0u)
-        [[unroll]] for (uint i = 0; i < NA; i++) part[gl_SubgroupID * NA + i] = acc[i];
+#if ACT == 1
+    load_squares();
+#if !GLU
+    if (NORM_OUT) load_early(tid, first);
+#endif
+#endif
+    [[dont_unroll]] for (uint b = 0; b < NB; b++) {
+        sum_rows(first + (b * (WG / T) + slot) * R, lane);
+        [[unroll]] for (uint i = 0; i < NA; i++) acc[i] = subgroupAdd(acc[i]);
+        if (gl_SubgroupInvocationID == 0u)
+            [[unroll]] for (uint i = 0; i < NA; i++) part[(gl_SubgroupID * NB + b) * NA + i] = acc[i];
+    }
 #if ACT == 1
     if (NORM_IN) norm_factors();
 #endif
     barrier();
+#if ACT == 1
+    if (NORM_OUT || M == 2u) {
+        for (uint i = tid; i < RW * NC / 4u; i += WG) {
+#if !GLU
+            if (i != tid) load_early(i, first);
+#endif
+            finish_four(i, first);
+        }
+        return;
+    }
+#endif
 #else
+    sum_rows(first + slot * R, lane);
     [[unroll]] for (uint i = 0; i < NA; i++) part[tid * NA + i] = acc[i];
     barrier();
     for (uint m = T / 2u; m > 0u; m >>= 1) {
@@ -269,27 +336,11 @@ void main()
         barrier();
     }
 #endif
+#if !GLU
     for (uint i = tid; i < RW * NC; i += WG) {
         uint c = i / RW, j = i % RW, row = first + j;
-        if (row >= n || c >= pr.n_rows[rows]) continue;
-#if SUBGROUP
-        uint from = j / R;
-#else
-        uint from = j / R * T;
-#endif
-        float v = total(from, (c * R + j % R) * M);
-#if GLU
-        float u = total(from, (c * R + j % R) * M + 1u);
-        if (NORM_IN) {
-            v *= factor[c];
-            u *= factor[c];
-        }
-        if (scale > 0.0) {
-            v = min(v, scale);
-            u = clamp(u, -scale, scale);
-        }
-        v = activate(ACT_FN, v) * u;
-#else
+        if (row >= n || !wanted(c)) continue;
+        float v = total(j, c * R + j % R);
 #if ACT == 1
         if (NORM_IN) v *= factor[c];
 #endif
@@ -297,14 +348,6 @@ void main()
         v *= scale;
         if (HAS_RES) v += res.v[c * n + row];
         y.v[c * n + row] = v;
-#endif
-#if ACT == 1 && SUBGROUP
-        if (NORM_OUT || M == 2u) block[i / 4u][i % 4u] = v;
-#endif
     }
-#if ACT == 1 && SUBGROUP
-    if (!NORM_OUT && M == 1u) return;
-    barrier();
-    quantise_block(first);
 #endif
 }
