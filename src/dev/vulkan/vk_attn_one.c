@@ -165,5 +165,6 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *
     s->push.u[14] = (uint32_t)(p->first_off / 4);
     s->push.u[15] = (uint32_t)p->max_pages;
     s->grid[1] = (uint32_t)a->n_head_kv * parts_of(p, a);
-    return vk_attn_grid(p, i, s->grid[1], 0, &s->indirect, err);
+    OB_TRY(vk_attn_grid(p, i, s->grid[1], 0, &s->indirect, err));
+    return vk_warm_add(p, i, err);
 }

@@ -205,6 +205,7 @@ typedef struct vk_dev {
     size_t n_pipes, cap_pipes;
     uint32_t sg;        /* subgroup size asked for */
     vk_attn_tuning attn;
+    uint64_t warm_bytes; /* of weights read ahead beside attention */
     ob_dev_plan *timed; /* its last step's times are not read yet */
     ob_dev_plan *running; /* its step is not waited for yet */
     vk_profile prof[VK_MAX_PROFILE];
@@ -526,6 +527,9 @@ ob_status vk_fault(vk_dev *d, ob_err *err); /* at the beginning of each step of 
 
 /* vk_heads.c */
 ob_status vk_linear_heads_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* vk_warm.c: weights of the products after op `after` into the device's cache, beside what runs there. */
+uint64_t vk_warm_bytes(const vk_phys *p);
+ob_status vk_warm_add(ob_dev_plan *p, int32_t after, ob_err *err);
 
 /* vk_record.c: the list into segments; may be called again, when nothing of the plan is in flight and its
  * scale has changed. */

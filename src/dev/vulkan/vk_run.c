@@ -79,17 +79,25 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
 
 /* --- times ------------------------------------------------------------------------------------ */
 
-static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double ms)
+/* The row of this name; NULL when there are too many. */
+static vk_profile *row_of(vk_dev *d, const char *name)
 {
     int i = 0;
-    while (i < d->n_prof && strcmp(d->prof[i].name, s->kernel) != 0) i++;
-    if (i == VK_MAX_PROFILE) return;
+    while (i < d->n_prof && strcmp(d->prof[i].name, name) != 0) i++;
+    if (i == VK_MAX_PROFILE) return NULL;
     vk_profile *f = &d->prof[i];
     if (i == d->n_prof) {
         *f = (vk_profile){0};
-        snprintf(f->name, sizeof f->name, "%s", s->kernel);
+        snprintf(f->name, sizeof f->name, "%s", name);
         d->n_prof++;
     }
+    return f;
+}
+
+static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double ms)
+{
+    vk_profile *f = row_of(d, s->kernel);
+    if (!f) return;
     f->calls++;
     f->ms += ms;
     if (s->op < 0) return;
@@ -107,6 +115,15 @@ static void note(vk_dev *d, const ob_dev_plan *p, const vk_dispatch *s, double m
         if (op->kind != OB_OP_LINEAR) f->flops += c.flops;
         f->bytes += c.act_bytes + c.cache_bytes;
     }
+}
+
+/* Processor time of a submit, beside the device's times. */
+static void note_host(vk_dev *d, double ms)
+{
+    vk_profile *f = row_of(d, "(host: submit)");
+    if (!f) return;
+    f->calls++;
+    f->ms += ms;
 }
 
 static void collect_times(vk_dev *d)
@@ -190,9 +207,11 @@ ob_status vk_submit(ob_dev *dev, ob_dev_plan *p, const ob_step *step, ob_fence *
     if (p->in_flight) OB_TRY(vk_queue_wait(d, p->in_flight, err));
     collect_times(d);
     OB_TRY(recut(p, err));
+    const double t0 = ob_now_ms();
     write_params(p, step);
     p->t_submit = ob_now_ms();
     OB_TRY(submit_segments(p, err));
+    if (p->times) note_host(d, ob_now_ms() - t0);
     *out = p->in_flight;
     d->running = p;
     if (p->times) d->timed = p;
