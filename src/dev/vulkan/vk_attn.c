@@ -20,6 +20,7 @@ enum {
     MATRIX_QUERIES = 64,   /* of a workgroup, by matrices */
     MATRIX_LEAST_TOK = 48, /* fewer leave most of its rows empty */
     MATRIX_MAX_DIM = 256,
+    SINGLES_TOK = 64, /* steps of up to so many tokens may be one token of each of many sequences */
     SPLIT_HEADS = 4, /* few, for more workgroups; they read the same keys from the device's cache */
 };
 
@@ -179,6 +180,12 @@ static bool is_split(const ob_dev_plan *p)
     return p->prog.max_tok <= SPLIT_TOK;
 }
 
+/* More tokens may still be single ones. */
+static bool has_singles(const ob_dev_plan *p)
+{
+    return !is_split(p) && p->prog.max_tok <= SINGLES_TOK && p->prog.max_seq > 1;
+}
+
 static uint32_t n_segments(const ob_dev_plan *p)
 {
     return (uint32_t)ob_div_up(p->max_ctx, vk_attn_segment(p->max_ctx));
@@ -187,15 +194,15 @@ static uint32_t n_segments(const ob_dev_plan *p)
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
+    if (vk_attn_one_fits(p, op)) return is_split(p) || has_singles(p) ? vk_attn_one_scratch(p, op) : 0;
     if (!is_split(p)) return 0;
-    if (vk_attn_one_fits(p, op)) return vk_attn_one_scratch(p, op);
     return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * n_segments(p) *
            (ob_align_up((uint64_t)a->v_dim, 4) + 4) * 4;
 }
 
 uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op)
 {
-    if (vk_attn_one_fits(p, op)) return vk_attn_one_counters(p, op);
+    if (vk_attn_one_fits(p, op)) return is_split(p) || has_singles(p) ? vk_attn_one_counters(p, op) : 0;
     const cut c = cut_of(p->dev, &op->p.attn, true);
     return is_split(p) ? (uint64_t)p->prog.max_tok * (uint64_t)(op->p.attn.n_head / (int32_t)c.hb) * 4 : 0;
 }
@@ -240,21 +247,20 @@ static ob_status add_write(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_attn_grid(ob_dev_plan *p, int32_t i, uint32_t y, uint32_t seg, int32_t *out, ob_err *err)
+static bool same_grid(const vk_indirect *a, const vk_indirect *b)
 {
-    const ob_attn_params *a = &p->prog.ops[i].p.attn;
-    for (int32_t k = 0; k < p->n_indirect; k++) {
-        const vk_indirect *g = &p->indirect[k];
-        if (g->y == y && g->seg == seg && (seg || (g->a->window == a->window && g->a->causal == a->causal))) {
-            *out = k;
-            return OB_OK;
-        }
-    }
+    return a->when == b->when && a->x == b->x && a->y == b->y && a->z == b->z && a->seg == b->seg &&
+           (!a->a || !b->a ? a->a == b->a : a->a->window == b->a->window && a->a->causal == b->a->causal);
+}
+
+ob_status vk_attn_grid(ob_dev_plan *p, vk_dispatch *s, const vk_indirect *like, ob_err *err)
+{
+    for (s->indirect = 0; s->indirect < p->n_indirect; s->indirect++)
+        if (same_grid(&p->indirect[s->indirect], like)) return OB_OK;
     if (p->n_indirect == VK_MAX_INDIRECT)
         return ob_err_set(err, OB_E_UNSUPPORTED,
                           "vulkan: more than %d shapes of attention in a model", VK_MAX_INDIRECT);
-    p->indirect[p->n_indirect] = (vk_indirect){y, seg, a};
-    *out = p->n_indirect++;
+    p->indirect[p->n_indirect++] = *like;
     return OB_OK;
 }
 
@@ -267,7 +273,7 @@ static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *er
     vk_writes(s, count, vk_attn_counters(p, op));
     s->push.a[7] = part;
     vk_push_addr(&s->push, 10, count);
-    return vk_attn_grid(p, i, s->grid[1], vk_attn_segment(p->max_ctx), &s->indirect, err);
+    return vk_attn_grid(p, s, &(vk_indirect){.y = s->grid[1], .seg = vk_attn_segment(p->max_ctx)}, err);
 }
 
 /* --- by matrices -------------------------------------------------------------------------------- */
@@ -347,7 +353,9 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
-    const vk_form form = split && a->v_dim % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    const vk_form wanted = vk_wanted_form(p, op->out[0], i);
+    const bool can = wanted == VK_FORM_F16 ? a->v_dim % 4 == 0 : split && a->v_dim % 32 == 0;
+    const vk_form form = can ? wanted : VK_FORM_F32;
     OB_TRY(vk_kernel_get(p->dev, "attn", 12,
                          (uint32_t[]){ATTN_WG, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, c.hb, c.bt, p->k_type,
                                       own_values ? p->v_type : p->k_type, split, c.dt, form,
@@ -381,10 +389,22 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     return split ? add_split(p, i, s, err) : OB_OK;
 }
 
-/* Attention by the kernel for it. */
+/* Attention by the kernel for it; where steps may be of either kind, by both kernels, of which one has nothing
+ * to do. */
 static ob_status add_cached(ob_dev_plan *p, int32_t i, ob_err *err)
 {
-    return is_split(p) && vk_attn_one_fits(p, &p->prog.ops[i]) ? vk_attn_one_add(p, i, NULL, err) : add_attention(p, i, err);
+    if (!vk_attn_one_fits(p, &p->prog.ops[i])) return add_attention(p, i, err);
+    if (is_split(p)) return vk_attn_one_add(p, i, NULL, VK_ALWAYS, err);
+    const int form = p->form_last;
+    if (has_singles(p)) OB_TRY(vk_attn_one_add(p, i, NULL, VK_SINGLES, err));
+    p->form_last = form; /* both write to one place */
+    const int32_t first = p->n_steps;
+    OB_TRY(add_attention(p, i, err));
+    for (int32_t k = first; has_singles(p) && k < p->n_steps; k++) {
+        vk_dispatch *s = &p->steps[k];
+        OB_TRY(vk_attn_grid(p, s, &(vk_indirect){VK_SEVERAL, s->grid[0], s->grid[1], s->grid[2], 0, NULL}, err));
+    }
+    return OB_OK;
 }
 
 ob_status vk_attn_add(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -491,7 +511,7 @@ ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
     if (vk_kernel_off(p->dev, "heads") || !match_heads(p, i, &h)) return OB_OK;
     *n_ops = h.n_ops;
     const int32_t attn = i + h.n_ops - 1;
-    if (is_split(p) && vk_attn_one_fits(p, h.attn) && all_in_one(p, &h, attn)) return vk_attn_one_add(p, attn, &h, err);
+    if (is_split(p) && vk_attn_one_fits(p, h.attn) && all_in_one(p, &h, attn)) return vk_attn_one_add(p, attn, &h, VK_ALWAYS, err);
     OB_TRY(add_heads(p, i, &h, err));
     return add_cached(p, attn, err);
 }

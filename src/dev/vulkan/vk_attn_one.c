@@ -53,7 +53,7 @@ static cut cut_of(const ob_dev_plan *p, const ob_attn_params *a)
 bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
-    return (p->fast & VK_FAST_SUBGROUP) && op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
+    return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
            a->v_dim <= MAX_DIM && cut_of(p, a).hb > 0;
 }
 
@@ -131,12 +131,13 @@ static ob_status get_kernel(ob_dev_plan *p, const ob_op *op, const vk_heads *h, 
                          pipe, err);
 }
 
-ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *err)
+ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when when, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
     const vk_mem *cache[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    const vk_form form = a->v_dim % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    const vk_form wanted = vk_wanted_form(p, op->out[0], i);
+    const vk_form form = wanted == VK_FORM_F16 || a->v_dim % 32 == 0 ? wanted : VK_FORM_F32;
     const bool write_y = !vk_only_form(p, op->out[0], i, form);
     const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
     const vk_pipe *pipe;
@@ -165,6 +166,6 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *
     s->push.u[14] = (uint32_t)(p->first_off / 4);
     s->push.u[15] = (uint32_t)p->max_pages;
     s->grid[1] = (uint32_t)a->n_head_kv * parts_of(p, a);
-    OB_TRY(vk_attn_grid(p, i, s->grid[1], 0, &s->indirect, err));
+    OB_TRY(vk_attn_grid(p, s, &(vk_indirect){.when = when, .y = s->grid[1], .a = a}, err));
     return vk_warm_add(p, i, err);
 }

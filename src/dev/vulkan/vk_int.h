@@ -303,14 +303,22 @@ typedef struct vk_dispatch {
     int n_reads, n_writes;
 } vk_dispatch;
 
-/* Sizes of an attention's split grid, filled by each step. */
+/* Which steps an indirect dispatch takes part in; in others its grid is empty. */
+typedef enum vk_when {
+    VK_ALWAYS,
+    VK_SINGLES, /* every sequence has one token */
+    VK_SEVERAL  /* some have more */
+} vk_when;
+
+/* A grid that each step fills. */
 typedef struct vk_indirect {
-    uint32_t y;
-    uint32_t seg;           /* tokens of a segment; 0: attn_one's rule */
+    vk_when when;
+    uint32_t x, y, z;        /* z 0: x is the step's tokens, z the segments of the cache: */
+    uint32_t seg;            /* of so many tokens; 0: by attn_one's rule */
     const ob_attn_params *a; /* attn_one's */
 } vk_indirect;
 
-enum { VK_MAX_INDIRECT = 8 };
+enum { VK_MAX_INDIRECT = 16 };
 
 /* Words at the start of the parameters; the shaders' Params. */
 typedef struct vk_params {
@@ -490,8 +498,8 @@ uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
 uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);
-/* The indirect grid of op i's attention with y workgroups across heads; seg as in vk_indirect. */
-ob_status vk_attn_grid(ob_dev_plan *p, int32_t i, uint32_t y, uint32_t seg, int32_t *out, ob_err *err);
+/* The plan's indirect grid like this one, for dispatch s. */
+ob_status vk_attn_grid(ob_dev_plan *p, vk_dispatch *s, const vk_indirect *like, ob_err *err);
 
 /* What stands between a layer's products and the end of its attention: ops [first, attn): [norm q, norm k,]
  * rope q, rope k, attention. */
@@ -506,7 +514,7 @@ ob_status vk_heads_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
 /* vk_attn_one.c: attention of few tokens by subgroups */
 bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op);
 /* Op i; h: with all before it, or NULL. */
-ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err *err);
+ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when when, ob_err *err);
 uint64_t vk_attn_one_scratch(const ob_dev_plan *p, const ob_op *op);
 uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op);
 /* Numbers found on the one card at hand, or those of OB_VK_ATTN=HB,AHEAD,SEG_MIN,MAX_SEG,SUBGROUPS. */

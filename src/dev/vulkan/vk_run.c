@@ -8,18 +8,19 @@
 #include "base/math.h"
 #include "dev/step_check.h"
 
-/* The most segments that attn_one cuts a token's cache into. */
-static uint32_t most_segments(const vk_attn_tuning *t, const ob_attn_params *a, const ob_step *step)
+/* The most segments that a token's cache is cut into; `most`: tokens of the longest sequence. */
+static uint32_t segments(const ob_dev_plan *p, const vk_indirect *g, const ob_step *step, int32_t most)
 {
-    uint32_t most = 1;
+    if (g->seg) return (uint32_t)ob_div_up(most, g->seg);
+    uint32_t n_seg = 1;
     for (int32_t q = 0; q < step->n_seq; q++) {
         const int32_t past = step->seq_past[q], n = step->seq_first[q + 1] - step->seq_first[q];
         for (int32_t k = 0; k < n; k++) {
-            const uint32_t s = vk_attn_one_segments(t, a, (uint32_t)(past + k), (uint32_t)(past + n));
-            most = OB_MAX(most, s);
+            const uint32_t s = vk_attn_one_segments(&p->dev->attn, g->a, (uint32_t)(past + k), (uint32_t)(past + n));
+            n_seg = OB_MAX(n_seg, s);
         }
     }
-    return most;
+    return n_seg;
 }
 
 /* Nothing here allocates. The memory is written front to back, because it may be write-combined. */
@@ -37,8 +38,8 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
     }
     for (int32_t i = 0; i < p->n_indirect; i++) {
         const vk_indirect *g = &p->indirect[i];
-        h.split[i] = (VkDispatchIndirectCommand){(uint32_t)step->n_tok, g->y,
-                                                 g->seg ? (uint32_t)ob_div_up(most, g->seg) : most_segments(&p->dev->attn, g->a, step)};
+        if (g->when != VK_ALWAYS && (g->when == VK_SINGLES) != (step->n_tok == step->n_seq)) continue;
+        h.split[i] = (VkDispatchIndirectCommand){g->z ? g->x : (uint32_t)step->n_tok, g->y, g->z ? g->z : segments(p, g, step, most)};
     }
     memcpy(m, &h, sizeof h);
     memcpy(m + p->tok_off, step->tok, (size_t)step->n_tok * 4);

@@ -441,7 +441,7 @@ static double allowed(const vk_dev *d, ob_op_kind kind)
 static const char *const *optional(ob_op_kind kind)
 {
     static const char *const norm[] = {"form", "norm_rows", NULL}, *const glu[] = {"form", NULL},
-                      *const attn[] = {"form", "heads", NULL}, *const none[] = {NULL};
+                      *const attn[] = {"form", "attn_one", "heads", NULL}, *const none[] = {NULL};
     return kind == OB_OP_RMS_NORM ? norm : kind == OB_OP_GLU ? glu : kind == OB_OP_ATTENTION ? attn : none;
 }
 

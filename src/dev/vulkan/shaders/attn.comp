@@ -42,7 +42,7 @@ layout(push_constant, scalar) uniform Push {
     float scale, softcap;
     uint pad;
     Count done; /* [token][workgroup across heads]: segments finished; 0 between steps */
-    U1 fq; /* FORM, with SPLIT */
+    U1 fq; /* FORM; int8 with SPLIT only */
     U2 fd;
 };
 
@@ -242,8 +242,10 @@ bool attend(uint t, uint n, uint kvh, uint h0)
         float r = s_sum[i] > 0.0 ? 1.0 / s_sum[i] : 0.0;
         [[unroll]] for (uint e = 0; e < NE; e++) {
             uint d = 2u * (tid % DT + DT * e);
-            if (d < VD) y.v[head * VD + d] = o[k * NE + e].x * r;
-            if (d + 1u < VD) y.v[head * VD + d + 1u] = o[k * NE + e].y * r;
+            vec2 f = o[k * NE + e] * r;
+            if (d < VD) y.v[head * VD + d] = f.x;
+            if (d + 1u < VD) y.v[head * VD + d + 1u] = f.y;
+            if (FORM == 2u && d < VD) fq.v[(head * VD + d) / 2u] = packHalf2x16(f);
         }
     }
     return true;
