@@ -47,8 +47,8 @@ static bool feeds_product(const ob_dev_plan *p, ob_val v, int32_t i)
 
 static bool small_and_fast(const ob_dev_plan *p, const ob_op *op)
 {
-    const unsigned both = VK_FAST_SUBGROUP | VK_FAST_INT8;
-    return (p->fast & both) == both && vk_linear_all(p, op, VK_FORM_Q8);
+    const unsigned all = VK_FAST_SUBGROUP | VK_FAST_INT8 | VK_FAST_FUSED;
+    return (p->fast & all) == all && vk_linear_all(p, op, VK_FORM_Q8) && (p->dev->tested[p->weights[op->w[0]]->type] & VK_FAST_FUSED);
 }
 
 static bool is_row_norm(const ob_dev_plan *p, const ob_op *op)

@@ -108,6 +108,7 @@ enum {
     VK_FAST_COOPMAT = 1 << 2,
     VK_FAST_ATTN = 1 << 3, /* attention of many tokens by cooperative matrices */
     VK_FAST_GLU = 1 << 4,  /* products by gate and up at once, by cooperative matrices */
+    VK_FAST_FUSED = 1 << 5, /* products of few rows with the norm or GLU after them */
     VK_FAST_SAMPLE = 1 << 8, /* the best logits are found here */
 };
 

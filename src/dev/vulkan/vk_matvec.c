@@ -43,27 +43,52 @@ static family family_of(ob_type t)
     }
 }
 
-/* s: subgroups that share a row. It alone decides the order of a sum, so it must not depend on the number of
- * rows of x, or decode alone and in a batch would differ. r: rows a subgroup takes together, un: units loaded
- * before their values are used, wg: threads; where whole blocks are wanted, a workgroup of fewer than a block
- * needs goes over its rows several times. */
+/* r: rows a subgroup takes together, un: units loaded before their values are used, wg: threads; where whole
+ * blocks are wanted, a workgroup of fewer than a block needs goes over its rows several times. */
 typedef struct spread {
-    uint16_t s, r, un, wg;
+    uint16_t r, un, wg;
 } spread;
 
+/* s: subgroups that share a row. It alone decides the order of a sum, so it is the same for every number of rows
+ * of x; otherwise decode alone and in a batch would differ. */
+typedef struct shape {
+    uint16_t s;
+    spread one, several; /* rows of x */
+} shape;
+
 /* Found by sweeps on the one card at hand (docs/performance.md); OB_VK_SPREAD tries others. */
-static const spread k_spread[N_ROLES][N_FAMILIES] = {
-    [ROLE_PLAIN] = {{2, 1, 1, 256}, {1, 1, 1, 256}, {1, 1, 1, 256}, {2, 2, 1, 1024}, {4, 1, 1, 128}},
-    [ROLE_NORM] = {{1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}},
-    [ROLE_LONG] = {{2, 2, 1, 1024}, {2, 2, 1, 1024}, {2, 2, 1, 1024}, {1, 1, 1, 1024}, {1, 1, 1, 1024}},
-    [ROLE_GLU] = {{1, 1, 2, 1024}, {1, 4, 1, 256}, {1, 1, 1, 1024}, {1, 2, 2, 512}, {1, 1, 1, 1024}},
-    [ROLE_HEAD] = {{1, 4, 1, 512}, {1, 4, 1, 512}, {1, 2, 1, 256}, {1, 1, 2, 256}, {4, 1, 1, 128}},
+static const shape k_shapes[N_ROLES][N_FAMILIES] = {
+    [ROLE_PLAIN] = {[FAMILY_4] = {2, {1, 1, 256}, {1, 1, 256}},
+                    [FAMILY_K4] = {1, {1, 1, 256}, {1, 1, 256}},
+                    [FAMILY_K6] = {1, {1, 1, 256}, {1, 1, 256}},
+                    [FAMILY_8] = {2, {2, 1, 1024}, {2, 1, 1024}},
+                    [FAMILY_FLOAT] = {4, {1, 1, 128}, {1, 1, 128}}},
+    [ROLE_NORM] = {[FAMILY_4] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                   [FAMILY_K4] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                   [FAMILY_K6] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                   [FAMILY_8] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                   [FAMILY_FLOAT] = {1, {1, 1, 1024}, {1, 1, 1024}}},
+    [ROLE_LONG] = {[FAMILY_4] = {2, {2, 1, 1024}, {2, 1, 1024}},
+                   [FAMILY_K4] = {2, {2, 1, 1024}, {2, 1, 1024}},
+                   [FAMILY_K6] = {2, {2, 1, 1024}, {2, 1, 1024}},
+                   [FAMILY_8] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                   [FAMILY_FLOAT] = {1, {1, 1, 1024}, {1, 1, 1024}}},
+    [ROLE_GLU] = {[FAMILY_4] = {1, {1, 2, 1024}, {1, 2, 1024}},
+                  [FAMILY_K4] = {1, {4, 1, 256}, {1, 1, 1024}},
+                  [FAMILY_K6] = {1, {1, 1, 1024}, {1, 1, 1024}},
+                  [FAMILY_8] = {1, {2, 2, 512}, {1, 1, 1024}},
+                  [FAMILY_FLOAT] = {1, {1, 1, 1024}, {1, 1, 1024}}},
+    [ROLE_HEAD] = {[FAMILY_4] = {1, {4, 1, 512}, {4, 1, 512}},
+                   [FAMILY_K4] = {1, {4, 1, 512}, {4, 1, 512}},
+                   [FAMILY_K6] = {1, {2, 1, 256}, {2, 1, 256}},
+                   [FAMILY_8] = {1, {1, 2, 256}, {1, 2, 256}},
+                   [FAMILY_FLOAT] = {4, {1, 1, 128}, {1, 1, 128}}},
 };
 
 static const char *const k_role_names[N_ROLES] = {"plain", "norm", "long", "glu", "head"};
 
 /* OB_VK_SPREAD=ROLE[.TYPE]:S,R,UN,WG;… replaces entries; for sweeps on a new card. */
-static void spread_by_hand(role ro, ob_type type, spread *out)
+static void shape_by_hand(role ro, ob_type type, uint16_t *n_sub, spread *out)
 {
     const char *at = getenv("OB_VK_SPREAD");
     char key[2][32];
@@ -73,8 +98,10 @@ static void spread_by_hand(role ro, ob_type type, spread *out)
         for (int k = 0; k < 2; k++) {
             unsigned s, r, un, wg;
             if (strncmp(at, key[k], strlen(key[k])) == 0 && sscanf(at + strlen(key[k]), "%u,%u,%u,%u", &s, &r, &un, &wg) == 4 &&
-                s && r && un && s <= 32 && r <= 32 && un <= 8 && wg <= 1024)
-                *out = (spread){(uint16_t)s, (uint16_t)r, (uint16_t)un, (uint16_t)wg};
+                s && r && un && s <= 32 && r <= 32 && un <= 8 && wg <= 1024) {
+                *n_sub = (uint16_t)s;
+                *out = (spread){(uint16_t)r, (uint16_t)un, (uint16_t)wg};
+            }
         }
 }
 
@@ -88,16 +115,17 @@ typedef struct fitted {
     uint32_t t, r, un, wg, nb;
 } fitted;
 
-static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w)
+static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, int32_t rows)
 {
     const vk_dev *d = p->dev;
     const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0, blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
     const uint32_t sg = sub ? d->sg : 32, most = OB_MIN(1024u, d->phys->max_invocations);
-    spread e = k_spread[ro][family_of(w->type)];
-    if (ro == ROLE_PLAIN && w->nu >= LONG_UNITS) e.s = OB_MAX(e.s, 2);
-    spread_by_hand(ro, w->type, &e);
-    while (e.s > 1 && (e.s * sg > most || e.s * sg > OB_MAX((uint32_t)w->nu, sg))) e.s /= 2;
-    fitted f = {.t = e.s * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
+    const shape *sh = &k_shapes[ro][family_of(w->type)];
+    spread e = rows == 1 ? sh->one : sh->several;
+    uint16_t n_sub = ro == ROLE_PLAIN && w->nu >= LONG_UNITS ? OB_MAX(sh->s, 2) : sh->s;
+    shape_by_hand(ro, w->type, &n_sub, &e);
+    while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX((uint32_t)w->nu, sg))) n_sub /= 2;
+    fitted f = {.t = n_sub * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
     if (!is_pow2(f.t)) f.t = sg;
     f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
     if (!blocks) return f;
@@ -145,7 +173,7 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_d
     const bool raw = in && in->raw;
     if (ro == ROLE_NORM && w->nu >= LONG_UNITS) ro = ROLE_LONG;
     const bool blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
-    const fitted f = fit(p, ro, w);
+    const fitted f = fit(p, ro, w, vk_linear_rows(p, op));
     char name[48];
     snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
              ro == ROLE_GLU ? "_glu" : "");

@@ -19,15 +19,23 @@ enum {
     TESTED = 1 << 31,
 };
 
-/* x = embed(token), y = x W^T; or g = x W1^T, u = x W2^T, y = glu(g, u) W3^T. */
+typedef enum trial_kind {
+    TRIAL_PLAIN, /* y = x W^T */
+    TRIAL_GLU,   /* g = x W1^T, u = x W2^T, y = glu(g, u) W3^T */
+    TRIAL_NORM   /* s = x W1^T, s += x W2^T, y = norm(s) W3^T */
+} trial_kind;
+
+enum { MAX_VALS = 4, MAX_WEIGHTS = 5 };
+
+/* x = embed(token), then as above. */
 typedef struct trial {
     ob_program prog;
-    ob_op ops[4];
-    ob_value vals[4];
-    ob_weight weights[4];
-    ob_dev_weight *packed[4];
-    float *rows[4]; /* [TEST_ROWS][cols] of each value; of x: the table */
-    uint8_t *w[4];
+    ob_op ops[5];
+    ob_value vals[MAX_VALS];
+    ob_weight weights[MAX_WEIGHTS];
+    ob_dev_weight *packed[MAX_WEIGHTS];
+    float *rows[MAX_VALS]; /* [TEST_ROWS][cols] of each value; of x: the table */
+    uint8_t *w[MAX_WEIGHTS];
     int32_t tok[TEST_ROWS], pos[TEST_ROWS], out[TEST_ROWS], first[2], past[1], page[1];
 } trial;
 
@@ -91,17 +99,51 @@ static void add_linear(trial *t, ob_val x, int32_t n_mat, ob_val y, int32_t w)
     op->p.linear.scale = 1;
 }
 
-static ob_status make_trial(trial *t, ob_type type, bool glu, ob_err *err)
+static ob_status add_values(trial *t, const int32_t *cols, int32_t n, ob_err *err)
 {
-    uint32_t seed = 12345;
-    const int32_t cols[4] = {TEST_K, glu ? TEST_FF : TEST_N, TEST_FF, TEST_N};
-    t->prog = (ob_program){.ops = t->ops, .vals = t->vals, .n_vals = glu ? 4 : 2, .weights = t->weights,
-                           .n_weights = glu ? 4 : 2, .logits = OB_NONE, .embeddings = OB_NONE};
-    for (int i = 0; i < t->prog.n_vals; i++) {
-        t->vals[i] = (ob_value){.rows = OB_ROWS_TOK, .cols = cols[i], .output = i == t->prog.n_vals - 1, .name = "test"};
+    for (int i = 0; i < n; i++) {
+        t->vals[i] = (ob_value){.rows = OB_ROWS_TOK, .cols = cols[i], .output = i == n - 1, .name = "test"};
         t->rows[i] = ob_reallocarray(NULL, (size_t)cols[i] * TEST_ROWS, sizeof(float));
         if (!t->rows[i]) return no_memory(err);
     }
+    t->prog.n_vals = n;
+    return OB_OK;
+}
+
+static void add_glu(trial *t)
+{
+    add_linear(t, 0, 2, 1, 1);
+    ob_op *op = add_op(t, OB_OP_GLU, 1, 1);
+    op->in[1] = 2;
+    op->p.glu.act = OB_ACT_SILU;
+    add_linear(t, 1, 1, 3, 3);
+}
+
+/* The table's rows do for the norm's weights. */
+static void add_norm(trial *t)
+{
+    add_linear(t, 0, 1, 1, 1);
+    add_linear(t, 0, 1, 1, 2);
+    t->ops[t->prog.n_ops - 1].in[1] = 1;
+    ob_op *op = add_op(t, OB_OP_RMS_NORM, 1, 2);
+    op->w[0] = 4;
+    op->p.norm.eps = 1e-5f;
+    add_linear(t, 2, 1, 3, 3);
+    t->weights[4] = (ob_weight){.name = "test", .type = OB_F32, .ne = {TEST_K, 1, 1, 1}, .data = t->rows[0],
+                                .n_bytes = (size_t)TEST_K * 4, .use = OB_USE_VECTOR};
+    t->prog.n_weights = 5;
+}
+
+static ob_status make_trial(trial *t, ob_type type, trial_kind kind, ob_err *err)
+{
+    static const int32_t cols[][MAX_VALS] = {{TEST_K, TEST_N}, {TEST_K, TEST_FF, TEST_FF, TEST_N}, {TEST_K, TEST_K, TEST_K, TEST_N}};
+    static const int32_t n_in[][MAX_VALS] = {{0, TEST_K}, {0, TEST_K, TEST_K, TEST_FF}, {0, TEST_K, TEST_K, TEST_K}};
+    static const int32_t n_out[][MAX_VALS] = {{0, TEST_N}, {0, TEST_FF, TEST_FF, TEST_N}, {0, TEST_K, TEST_K, TEST_N}};
+    const int32_t n = kind == TRIAL_PLAIN ? 2 : 4;
+    uint32_t seed = 12345;
+    t->prog = (ob_program){.ops = t->ops, .vals = t->vals, .weights = t->weights, .n_weights = n, .logits = OB_NONE,
+                           .embeddings = OB_NONE};
+    OB_TRY(add_values(t, cols[kind], n, err));
     for (int i = 0; i < TEST_K * TEST_ROWS; i++) t->rows[0][i] = noise(&seed);
     for (int i = 0; i < TEST_ROWS; i++) t->tok[i] = t->pos[i] = t->out[i] = i;
     t->weights[0] = (ob_weight){.name = "test", .type = OB_F32, .ne = {TEST_K, TEST_ROWS, 1, 1}, .data = t->rows[0],
@@ -109,24 +151,20 @@ static ob_status make_trial(trial *t, ob_type type, bool glu, ob_err *err)
     ob_op *op = add_op(t, OB_OP_EMBED, OB_NONE, 0);
     op->w[0] = 0;
     op->p.embed.scale = 1;
-    for (int i = 1; i < t->prog.n_weights; i++)
-        OB_TRY(add_weight(t, i, type, i == 3 ? TEST_FF : TEST_K, glu && i < 3 ? TEST_FF : TEST_N, &seed, err));
-    add_linear(t, 0, glu ? 2 : 1, 1, 1);
-    if (!glu) return OB_OK;
-    op = add_op(t, OB_OP_GLU, 1, 1);
-    op->in[1] = 2;
-    op->p.glu.act = OB_ACT_SILU;
-    add_linear(t, 1, 1, 3, 3);
+    for (int i = 1; i < n; i++) OB_TRY(add_weight(t, i, type, n_in[kind][i], n_out[kind][i], &seed, err));
+    if (kind == TRIAL_GLU) add_glu(t);
+    else if (kind == TRIAL_NORM) add_norm(t);
+    else add_linear(t, 0, 1, 1, 1);
     return OB_OK;
 }
 
 static void trial_free(vk_dev *d, trial *t)
 {
-    for (int i = 0; t && i < 4; i++) {
+    for (int i = 0; t && i < MAX_WEIGHTS; i++) {
         vk_weight_free(&d->base, t->packed[i]);
-        ob_free(t->rows[i]);
         ob_free(t->w[i]);
     }
+    for (int i = 0; t && i < MAX_VALS; i++) ob_free(t->rows[i]);
     ob_free(t);
 }
 
@@ -251,37 +289,53 @@ static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
     return OB_OK;
 }
 
-/* 8 f16 roundings on the way through gate, up, glu and down. */
-static ob_status run_glu_test(vk_dev *d, trial *t, ob_type type, ob_err *err)
+/* What several ops at once may be off: 8 f16 roundings on the way through gate, up, glu and down by matrices;
+ * activations rounded to 8 bits twice by the others. */
+typedef struct several {
+    const char *kernel;
+    trial_kind kind;
+    unsigned fast, needs; /* what is tested, with what */
+    int32_t rows[3];
+    double most;
+} several;
+
+static const several k_several[] = {
+    {"gemm_glu", TRIAL_GLU, VK_FAST_GLU, VK_FAST_COOPMAT, {24, 40, TEST_ROWS}, 0.01},
+    {"matvec_glu", TRIAL_GLU, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5, 8}, 0.03},
+    {"matvec_norm", TRIAL_NORM, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5, 8}, 0.03},
+};
+
+static ob_status run_several(vk_dev *d, trial *t, ob_type type, const several *c, ob_err *err)
 {
-    static const double MOST = 0.01;
-    static const int32_t k_rows[] = {24, 40, TEST_ROWS};
-    const unsigned fast = VK_FAST_COOPMAT | VK_FAST_GLU | (d->fast & VK_FAST_SUBGROUP);
     double error, worst = 0;
-    d->tested[type] |= VK_FAST_GLU;
-    for (size_t i = 0; i < OB_COUNT(k_rows); i++) {
-        if (error_of(d, t, k_rows[i], fast, &error, err) == OB_E_DEVICE_LOST) return OB_E_DEVICE_LOST;
+    char name[48];
+    snprintf(name, sizeof name, "%s_%s", c->kernel, vk_type_name(type));
+    d->tested[type] |= c->fast;
+    for (size_t i = 0; i < OB_COUNT(c->rows); i++) {
+        if (error_of(d, t, c->rows[i], c->fast | c->needs | (d->fast & VK_FAST_SUBGROUP), &error, err) == OB_E_DEVICE_LOST)
+            return OB_E_DEVICE_LOST;
         worst = error <= worst ? worst : error;
     }
-    if (worst <= MOST) return OB_OK;
-    switch_off(d, "gemm_glu", type, worst);
-    d->tested[type] &= ~(unsigned)VK_FAST_GLU;
+    if (worst <= c->most && !vk_test_fails(name)) return OB_OK;
+    switch_off(d, c->kernel, type, worst);
+    d->tested[type] &= ~c->fast;
     return OB_OK;
 }
 
-static ob_status test_products(vk_dev *d, ob_type type, bool glu, ob_err *err)
+/* c NULL: plain products. */
+static ob_status test_products(vk_dev *d, ob_type type, const several *c, ob_err *err)
 {
     ob_status s = OB_OK;
     const bool was_testing = d->testing;
     bool keeps;
     trial *t = ob_calloc(1, sizeof *t);
     if (!t) return no_memory(err);
-    OB_GOTO(make_trial(t, type, glu, err));
+    OB_GOTO(make_trial(t, type, c ? c->kind : TRIAL_PLAIN, err));
     OB_GOTO(reference(t, err));
     for (int i = 0; i < t->prog.n_weights; i++)
         OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     d->testing = true;
-    s = glu ? run_glu_test(d, t, type, err) : run_tests(d, t, type, err);
+    s = c ? run_several(d, t, type, c, err) : run_tests(d, t, type, err);
     d->n_prof = 0; /* tests are no work of a model */
 out:
     d->testing = was_testing;
@@ -289,15 +343,27 @@ out:
     return s;
 }
 
-ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
+/* Whether the ways that c builds upon are there and right; a part that was found wrong needs no second test. */
+static bool may_test(const vk_dev *d, ob_type type, const several *c)
 {
     char name[48];
+    snprintf(name, sizeof name, c->fast == VK_FAST_GLU ? "gemm_glu_%s" : "matvec_i8_%s_glu", vk_type_name(type));
+    const unsigned parts = c->needs & ~(unsigned)VK_FAST_SUBGROUP;
+    return (d->fast & c->fast) && (d->fast & c->needs) == c->needs && (d->tested[type] & parts) == parts && vk_kernel_exists(name);
+}
+
+ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
+{
     if (type >= OB_COUNT(d->tested) || (d->tested[type] & TESTED)) return OB_OK;
     d->tested[type] |= (unsigned)TESTED;
-    snprintf(name, sizeof name, "gemm_glu_%s", vk_type_name(type));
-    ob_status s = test_products(d, type, false, err);
-    if (s == OB_OK && (d->fast & VK_FAST_GLU) && (d->tested[type] & VK_FAST_COOPMAT) && vk_kernel_exists(name))
-        s = test_products(d, type, true, err);
+    ob_status s = test_products(d, type, NULL, err);
+    unsigned wrong = 0;
+    for (size_t i = 0; s == OB_OK && i < OB_COUNT(k_several); i++) {
+        const several *c = &k_several[i];
+        if ((wrong & c->fast) || !may_test(d, type, c)) continue;
+        s = test_products(d, type, c, err);
+        wrong |= c->fast & ~d->tested[type];
+    }
     if (s != OB_OK) d->tested[type] = 0;
     return s;
 }

@@ -203,6 +203,7 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         unsigned bit;
     } k_names[] = {
         {"subgroup", VK_FAST_SUBGROUP}, {"int8", VK_FAST_INT8}, {"coopmat", VK_FAST_COOPMAT}, {"attn", VK_FAST_ATTN},
+        {"fused", VK_FAST_FUSED},
         {"sample", VK_FAST_SAMPLE}};
     const char *p = getenv("OB_VK_DISABLE");
     unsigned off = 0;
@@ -215,7 +216,7 @@ static unsigned disabled_by_hand(ob_err *err, ob_status *s)
         if (i == OB_COUNT(k_names)) {
             *s =
                 ob_err_set(err, OB_E_INVALID,
-                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat, attn, sample", (int)n, p);
+                           "OB_VK_DISABLE: \"%.*s\" is none of subgroup, int8, coopmat, attn, fused, sample", (int)n, p);
             return 0;
         }
         off |= k_names[i].bit;
@@ -272,6 +273,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     if (!d->exact && p->coopmat.f16_16x16x16 && p->full_subgroups && d->sg == 32)
         d->fast |= VK_FAST_COOPMAT;
     d->fast |= VK_FAST_SAMPLE;
+    if ((d->fast & VK_FAST_SUBGROUP) && (d->fast & VK_FAST_INT8)) d->fast |= VK_FAST_FUSED;
     if ((d->fast & VK_FAST_COOPMAT) && p->coopmat.f16_sums) d->fast |= VK_FAST_GLU;
     if ((d->fast & VK_FAST_COOPMAT) && vk_kernel_exists("attn_cm")) d->fast |= VK_FAST_ATTN;
     d->fast &= ~disabled_by_hand(err, &s);
