@@ -309,16 +309,19 @@ class Split:
             yield i, self.ids[i, :int(n.max())], n
 
 
-def logits_of(torch, net, split, dev):
+def logits_of(torch, net, split, dev, vectors=None):
     net.eval()
     out = torch.zeros(len(split.n), len(CLASSES), device=dev)
     with torch.no_grad(), torch.autocast(dev, dtype=torch.bfloat16, enabled=dev == "cuda"):
         for i, ids, n in split.batches(torch, 512, False):
-            out[i] = net(ids, n)[0].float()
+            o, mean_vec = net(ids, n)
+            out[i] = o.float()
+            if vectors is not None:
+                vectors[i] = mean_vec.to(vectors.dtype)
     return out
 
 
-def fit(torch, net, train, dev, epochs, lr, seconds, teacher=None, batch=128, seed=0, log=""):
+def fit(torch, net, train, dev, epochs, lr, seconds, teacher=None, batch=256, seed=0, log=""):
     """AdamW with warm-up and linear decay by time or steps, whichever ends first; returns averaged weights."""
     F = torch.nn.functional
     params = [p for p in net.parameters() if p.requires_grad]
@@ -337,16 +340,18 @@ def fit(torch, net, train, dev, epochs, lr, seconds, teacher=None, batch=128, se
             # forget a few words, so that no single one decides
             ids = torch.where(torch.rand(ids.shape, device=dev) < 0.06, torch.full_like(ids, 3), ids)
             with torch.autocast(dev, dtype=torch.bfloat16, enabled=dev == "cuda"):
-                o = net(ids, n)[0].float()
+                o, mean_vec = net(ids, n)
+            o = o.float()
             loss = F.cross_entropy(o, train.y[i], label_smoothing=0.05)
             if teacher is not None:
-                loss = 0.4 * loss + 0.6 * 4 * F.kl_div(F.log_softmax(o / 2, -1), F.softmax(teacher[i] / 2, -1), reduction="batchmean")
+                loss = 0.4 * loss + 0.6 * 4 * F.kl_div(F.log_softmax(o / 2, -1), F.softmax(teacher[0][i] / 2, -1), reduction="batchmean")
+                loss = loss + 0.5 * (1 - F.cosine_similarity(mean_vec.float(), teacher[1][i].float())).mean()
             opt.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(params, 1.0)
             opt.step()
             step += 1
-            run += 0.02 * (float(loss) - run) if step % 10 == 0 else 0
+            run += 0.02 * (float(loss.detach()) - run) if step % 10 == 0 else 0
             k = 0.998 if step > 300 else 0.9
             torch._foreach_lerp_(mean, [p.detach() for p in params], 1 - k)
     with torch.no_grad():
@@ -400,19 +405,81 @@ def train(a):
     teacher = None
     if not a.no_teacher:
         net = new(range(cfg["layers"]))
-        fit(torch, net, tr, dev, a.epochs, 6e-5, left() * 0.42, log="teacher", seed=a.seed)
+        fit(torch, net, tr, dev, a.epochs, 1e-4, left() * 0.40, log="teacher", seed=a.seed)
         report(torch, net, {**splits, **last}, dev, "teacher")
-        teacher = logits_of(torch, net, tr, dev)
+        vectors = torch.zeros(len(tr.n), cfg["width"], dtype=torch.float16, device=dev)
+        teacher = (logits_of(torch, net, tr, dev, vectors), vectors)
+        tuned = net
     choices = [tuple(map(int, c.split(","))) for c in a.layers]
     for k, layers in enumerate(choices):
         share = (left() - 6) / (len(choices) - k)
         net = new(layers)
+        if teacher is not None and k % 2 == 0:             # every other one begins where the teacher ended
+            for part in ("word", "pos", "ln", "out"):
+                getattr(net, part).load_state_dict(getattr(tuned, part).state_dict())
+            with torch.no_grad():
+                net.kind.copy_(tuned.kind)
+            for mine, src in zip(net.layers, layers):
+                mine.load_state_dict(tuned.layers[src].state_dict())
         log = "student " + ",".join(map(str, layers))
-        fit(torch, net, tr, dev, a.epochs + 1, 1.2e-4, share, teacher, log=log, seed=a.seed + 100)
+        fit(torch, net, tr, dev, 2 * a.epochs, 1.6e-4, share, teacher, log=log, seed=a.seed + 100)
         report(torch, net, {**splits, **last}, dev, log)
         first = next(iter(splits.values()))
         save(os.path.join(a.out, f"student{k}.npz"), net, temperature(torch, logits_of(torch, net, first, dev), first.y))
     print(f"{time.time() - t0:.1f} s in all", flush=True)
+
+
+# ---------------------------------------------------------------- GGUF
+def export(a):
+    """F32, but the word embeddings in the Q4_0 blocks that they came in."""
+    import gguf
+    z, w = np.load(a.prep), np.load(a.weights)
+    cfg = json.loads(bytes(z["cfg"]))
+    pieces = bytes(z["pieces"]).decode().split("\0")
+    n_layer = 1 + max(int(k.split(".")[1]) for k in w.files if k.startswith("layers."))
+    g = gguf.GGUFWriter(a.out, "bert")
+    g.add_name("1bit router")
+    g.add_description("tells requests for code, for prose and for a short answer apart; see README.md beside it")
+    g.add_license("mit")
+    g.add_block_count(n_layer)
+    g.add_context_length(MAX_TOK)
+    g.add_embedding_length(cfg["width"])
+    g.add_feed_forward_length(cfg["ff"])
+    g.add_head_count(cfg["heads"])
+    g.add_layer_norm_eps(cfg["eps"])
+    g.add_causal_attention(False)
+    g.add_uint32("bert.pooling_type", 1)
+    g.add_uint32("bert.classifier.pooling_type", 1)
+    g.add_array("bert.classifier.output_labels", CLASSES)
+    g.add_string("bert.decision.type", "classes")
+    g.add_uint32("bert.decision.max_tokens", MAX_TOK)
+    g.add_uint32("bert.decision.head_tokens", HEAD_TOK)
+    g.add_float32("bert.decision.temperature.choice", float(w["temperature"]))
+    g.add_tokenizer_model("t5")
+    g.add_token_list(pieces)
+    g.add_token_scores([float(s) for s in z["scores"]])
+    g.add_token_types([3, 3, 3, 2] + [1] * (len(pieces) - 5) + [4])
+    for name, i in (("bos", 0), ("padding", 1), ("eos", 2), ("unknown", 3), ("seperator", 2)):
+        g.add_uint32(f"tokenizer.ggml.{name}_token_id", i)
+    g.add_bool("tokenizer.ggml.add_bos_token", True)
+    g.add_bool("tokenizer.ggml.add_eos_token", True)
+    f = lambda k: w[k].astype(np.float32)
+    g.add_tensor("token_embd.weight", np.ascontiguousarray(z["word"]).reshape(len(pieces), -1), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    g.add_tensor("position_embd.weight", f("pos.weight")[:MAX_TOK])
+    g.add_tensor("token_types.weight", f("kind").reshape(1, -1))
+    g.add_tensor("token_embd_norm.weight", f("ln.weight"))
+    g.add_tensor("token_embd_norm.bias", f("ln.bias"))
+    parts = {"q": "attn_q", "k": "attn_k", "v": "attn_v", "ao": "attn_output", "fi": "ffn_up", "fo": "ffn_down", "aln": "attn_output_norm", "oln": "layer_output_norm"}
+    for l in range(n_layer):
+        for src, dst in parts.items():
+            for p in ("weight", "bias"):
+                g.add_tensor(f"blk.{l}.{dst}.{p}", f(f"layers.{l}.{src}.{p}"))
+    g.add_tensor("cls.output.weight", f("out.weight"))
+    g.add_tensor("cls.output.bias", f("out.bias"))
+    g.write_header_to_file()
+    g.write_kv_data_to_file()
+    g.write_tensors_to_file()
+    g.close()
 
 
 def main():
@@ -433,8 +500,12 @@ def main():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--cpu", action="store_true")
     p.add_argument("--no-teacher", action="store_true")
+    p = sub.add_parser("export")
+    p.add_argument("--prep", required=True)
+    p.add_argument("--weights", required=True)
+    p.add_argument("--out", required=True)
     a = ap.parse_args()
-    {"prepare": prepare, "train": train}[a.what](a)
+    {"export": export, "prepare": prepare, "train": train}[a.what](a)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 
 static const ob_option k_options[] = {
     [OB_OPT_MODEL] = {.name = "model", .letter = 'm', .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
-        .env = "ONEBIT_MODEL", .commands = ENGINE | OB_IN(TOKENIZE),
+        .env = "ONEBIT_MODEL", .commands = ENGINE | OB_IN(TOKENIZE) | OB_IN(POLICY),
         .doc = "model file, name of the library (see 1bit list), or hf://… (pulled first)"},
     [OB_OPT_DEVICE] = {.name = "device", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
         .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK) | OB_IN(CLASSIFY) | OB_IN(POLICY),
@@ -23,7 +23,7 @@ static const ob_option k_options[] = {
         .doc = "run the experts of the first N layers on the CPU, so that their weights stay out of the GPU"},
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
-        .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX) | OB_IN(LOGITS),
+        .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX) | OB_IN(LOGITS) | OB_IN(POLICY),
         .doc = "most tokens of one sequence; 0: what the model was trained for (perplexity and imatrix: 512)"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
@@ -152,7 +152,7 @@ static const ob_option k_options[] = {
         .kind = OB_OPT_KIND_STRING, .arg = "N,…", .def = "1", .commands = OB_IN(BENCH),
         .doc = "sequences generated at the same time"},
     [OB_OPT_REPETITIONS] = {.name = "repetitions", .letter = 'r', .kind = OB_OPT_KIND_INT,
-        .arg = "N", .def = "5", .min = 1, .max = 1000, .commands = OB_IN(BENCH),
+        .arg = "N", .def = "5", .min = 1, .max = 1000, .commands = OB_IN(BENCH) | OB_IN(POLICY),
         .doc = "times each measurement is made"},
 
     [OB_OPT_PROFILE] = {.name = "profile", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
@@ -174,11 +174,15 @@ static const ob_option k_options[] = {
         .doc = "which device serves which kind of request, as 1bit policy measure writes it"},
     [OB_OPT_QUESTION] = {.name = "question", .kind = OB_OPT_KIND_PATH, .arg = "FILE", .commands = OB_IN(CLASSIFY),
         .doc = "a JSON file with another question: type, instructions, options"},
+    [OB_OPT_TARGETS] = {.name = "targets", .kind = OB_OPT_KIND_STRING, .arg = "NAME,…", .commands = OB_IN(POLICY),
+        .doc = "what to measure: devices, or DEVICE@MODEL for another model file (default: every device that is no emulation)"},
+    [OB_OPT_LENGTHS] = {.name = "lengths", .kind = OB_OPT_KIND_STRING, .arg = "N,…", .def = "32,128,512,2048",
+        .commands = OB_IN(POLICY), .doc = "prompt lengths to measure"},
 
     [OB_OPT_STEP] = {.name = "step", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = OB_MAX_CTX, .commands = OB_IN(LOGITS), .doc = "feed the last N ids one by one"},
-    [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .kind = OB_OPT_KIND_PATH, .arg = "FILE",
-        .commands = OB_IN(LOGITS) | OB_IN(IMATRIX),
+    [OB_OPT_OUTPUT] = {.name = "output", .letter = 'o', .aliases = "--out", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
+        .commands = OB_IN(LOGITS) | OB_IN(IMATRIX) | OB_IN(POLICY),
         .doc = "where to write the result (logits: an array in NumPy's .npy format)"},
 
     [OB_OPT_IMATRIX] = {.name = "imatrix", .kind = OB_OPT_KIND_PATH, .arg = "FILE",

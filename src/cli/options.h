@@ -51,7 +51,7 @@ typedef enum ob_opt_id {
     /* embeddings */
     OB_OPT_POOLING, OB_OPT_NO_NORMALIZE,
     /* routing */
-    OB_OPT_LAYA, OB_OPT_LAYA_MODEL, OB_OPT_ROUTE_POLICY, OB_OPT_QUESTION,
+    OB_OPT_LAYA, OB_OPT_LAYA_MODEL, OB_OPT_ROUTE_POLICY, OB_OPT_QUESTION, OB_OPT_TARGETS, OB_OPT_LENGTHS,
     /* logits */
     OB_OPT_STEP, OB_OPT_OUTPUT,
     /* quantize */

@@ -20,6 +20,13 @@ import unicodedata
 
 import data_en as en
 import data_lang as dl
+import data_more as more
+
+for _label, _extra in (("CODE", more.CODE), ("PROSE", more.PROSE), ("SHORT", more.SHORT)):
+    getattr(en, _label).extend(_extra)
+for _lang, _sets in more.LANG.items():
+    for _label, _text in zip(("code", "prose", "short"), _sets):
+        dl.L[_lang][_label].extend(en.lines(_text))
 
 GATE = 1024
 HELD_OUT = 8  # one template in so many is for validation
@@ -141,7 +148,7 @@ class Maker:
             if not m:
                 break
             t = t[:m.start()] + r.choice(m.group(1).split("|")) + t[m.end():]
-        for _ in range(3):
+        for _ in range(5):
             parts = re.split(r"\{([a-z_0-9]+)\}", t)
             if len(parts) == 1:
                 break
@@ -177,14 +184,16 @@ class Maker:
         t = r.choice(self.en[label])
         if label == "short" and r.random() < 0.10:            # what would be prose, but kept short by its last words
             t = r.choice(self.en["prose"])
-            if "{parag}" not in t and "{snip}" not in t and len(t) < 160:
-                return self.noise(self.fill(t, {}).rstrip(". ") + ". " + r.choice(en.LISTS["limit"]), "en"), "prose+limit"
+            while "{parag}" in t or "{snip}" in t or "{passage}" in t or len(t) > 160:
+                t = r.choice(self.en["prose"])
+            return self.noise(self.fill(t, {}).rstrip(". ") + ". " + r.choice(en.LISTS["limit"]), "en"), "prose+limit"
         if label == "prose" and r.random() < 0.04:            # a fact, but asked for at length
             t = r.choice(self.en["short"])
-            if t.endswith("?") and "{" in t and "snip" not in t and len(t) < 60:
-                return self.noise(self.fill(t, {}) + " " + r.choice(["Explain in detail why.", "And tell me the whole story behind it.", "Give me a few paragraphs of background.", "Then describe at length what that means for ordinary people."]), "en"), "short+long"
+            while not t.endswith("?") or "{" not in t or "{snip" in t or "{codefrag" in t or len(t) > 60:
+                t = r.choice(self.en["short"])
+            return self.noise(self.fill(t, {}) + " " + r.choice(["Explain in detail why.", "And tell me the whole story behind it.", "Give me a few paragraphs of background.", "Then describe at length what that means for ordinary people."]), "en"), "short+long"
         s = self.fill(t, {})
-        raw = any(x in t for x in ("{snip}", "{trace}", "{diff}", "{parag}", "{mail}", "{eval"))
+        raw = any(x in t for x in ("{snip", "{trace}", "{diff}", "{parag}", "{passage}", "{tweet}", "{mail}", "{eval", "{codefrag}"))
         if label == "short" and r.random() < 0.22 and "{limit}" not in t and len(t) > 25:
             s += " " + r.choice(en.LISTS["limit"])
         if label == "prose" and r.random() < 0.2:
@@ -201,14 +210,15 @@ class Maker:
         lists = d["lists"]
         if label == "short" and r.random() < 0.08:
             t = r.choice(self.lang[lang]["prose"])
-            if "{parag}" not in t:
-                return self.noise(self.fill(t, lists) + " " + r.choice(lists["limit"]), lang), lang + ":prose+limit"
+            while "{parag}" in t:
+                t = r.choice(self.lang[lang]["prose"])
+            return self.noise(self.fill(t, lists) + " " + r.choice(lists["limit"]), lang), lang + ":prose+limit"
         s = self.fill(t, lists)
         if label == "short" and r.random() < 0.2 and len(s) > 12:
             s += " " + r.choice(lists["limit"])
         if label == "prose" and r.random() < 0.2 and "long" in lists:
             s += " " + r.choice(lists["long"])
-        if not any(x in t for x in ("{snip}", "{parag}")):
+        if not any(x in t for x in ("{snip", "{parag}", "{codefrag}")):
             s = self.noise(r.choice(d["hi"]) + s, lang)
         return s, lang + ":" + t
 
@@ -225,7 +235,7 @@ class Maker:
 
     def conversation(self):
         r = self.r
-        lang = "en" if r.random() < 0.52 else r.choice(LANGS)
+        lang = "en" if r.random() < 0.56 else r.choice(LANGS)
         label = r.choice(["code", "prose", "short"])
         msgs = []
         k = r.random()
