@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/scorer.h"
 #include "fmt/onebp.h"
 #include "hub/hub.h"
 #include "serve/serve.h"
@@ -47,8 +48,29 @@ static const char *name_of(const char *arg, const char *path)
     return arg && path && strcmp(arg, path) != 0 ? arg : NULL;
 }
 
+/* --laya: where the scorer is. One that was named must be there; without any, the default serves everything. */
+static ob_status find_route(const ob_args *a, ob_serve_params *p, char **scorer_path, ob_err *why, ob_err *err)
+{
+    const char *scorer = ob_cli_str(a, OB_OPT_LAYA_MODEL);
+    p->route_policy = ob_cli_str(a, OB_OPT_ROUTE_POLICY);
+    p->route = ob_cli_flag(a, OB_OPT_LAYA);
+    if (!p->route && ob_cli_given(a, OB_OPT_ROUTE_POLICY))
+        return ob_err_set(err, OB_E_INVALID, "--route-policy needs --laya");
+    if (!p->route) return OB_OK;
+    const ob_status s = ob_cli_find_scorer(a, scorer_path, why);
+    if (s != OB_OK && scorer) {
+        *err = *why;
+        return s;
+    }
+    p->route_scorer = *scorer_path;
+    p->route_scorer_error = s == OB_OK ? NULL : why->text;
+    return OB_OK;
+}
+
 int ob_cmd_serve(const ob_args *a)
 {
+    char *scorer_path = NULL;
+    ob_err scorer_err;
     char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL;
     ob_server *server = NULL;
     ob_err err;
@@ -74,6 +96,7 @@ int ob_cmd_serve(const ob_args *a)
     p.embed_name = name_of(ob_cli_str(a, OB_OPT_EMBED), embed_path);
     p.rerank_name = name_of(ob_cli_str(a, OB_OPT_RERANK), rerank_path);
     p.rerank_path = rerank_path;
+    OB_GOTO(find_route(a, &p, &scorer_path, &scorer_err, &err));
     OB_GOTO(ob_server_new(&p, &server, &err));
     s = ob_server_run(server, &err);
     if (s == OB_E_CANCELLED) _exit(OB_EXIT_OK); /* the loader still runs: nothing may be freed */
@@ -84,5 +107,6 @@ out:;
     ob_free(embed_path);
     ob_free(rerank_path);
     ob_free(mmproj_path);
+    ob_free(scorer_path);
     return rc;
 }

@@ -89,6 +89,7 @@ static ob_status prepare_chat(ob_job *job)
     ob_buf text;
     ob_buf_init(&text, OB_MAX_RENDER_BYTES);
     ob_status st = ob_pictures_take(job, &pics);
+    if (st == OB_OK && !pics.n) st = ob_gen_route_begin(g); /* pictures stay with the served engine's tower */
     if (st == OB_OK) st = ob_chat_render(job, &g->params, &text);
     if (st == OB_OK && !atomic_load_explicit(&job->abandoned, memory_order_relaxed)) {
         g->prompts = ob_arena_alloc(&job->arena, sizeof *g->prompts);
@@ -102,6 +103,7 @@ static ob_status prepare_chat(ob_job *job)
         else if (pics.n) st = ob_gen_tokenize_marked(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags, &pics);
         else st = ob_gen_tokenize(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags);
         if (st == OB_OK) st = ob_gen_make_choices(g, "messages");
+        if (st == OB_OK) ob_gen_route_end(g);
     }
     ob_pictures_deinit(&pics);
     ob_buf_deinit(&text);

@@ -71,8 +71,11 @@ static ob_status prepare_completions(ob_job *job)
     ob_buf_deinit(&job->body);
     OB_TRY(ob_params_check_model(job));
     OB_TRY(ob_params_read(job, OB_API_COMPLETIONS, &g->params));
+    OB_TRY(ob_gen_route_begin(g));
     OB_TRY(read_prompts(g));
-    return ob_gen_make_choices(g, "prompt");
+    OB_TRY(ob_gen_make_choices(g, "prompt"));
+    ob_gen_route_end(g);
+    return OB_OK;
 }
 
 /* --- replies (io thread) --------------------------------------------------------------------- */

@@ -176,6 +176,7 @@ static void finish_ok(ob_gen *g)
     ob_conn *conn = g->job.conn;
     if (!conn) return;
     ob_metrics_note_done(&g->job.srv->metrics, (ob_now_ms() - g->t_start_ms) * 1e-3);
+    if (g->routed.engine) ob_routing_note_done(g->job.srv->routing, &g->routed, ob_now_ms() - g->t_start_ms);
     if (g->params.stream) {
         if (g->params.include_usage) {
             ob_gen_begin_frame(g, &g->out);
@@ -229,6 +230,7 @@ static void gen_destroy(ob_job *job)
         ob_draft_deinit(&g->prompts[i].draft);
     }
     if (g->ping) event_free(g->ping);
+    ob_routing_drop(g->ticket);
     ob_buf_deinit(&g->out);
 }
 
@@ -295,7 +297,8 @@ static void submit(ob_gen *g, ob_choice *c)
     rp.on_event = on_engine_event;
     rp.arg = c;
     ob_err err;
-    if (ob_engine_submit(g->job.srv->engine, &rp, &c->req, &err) == OB_OK) g->n_running++;
+    ob_engine *engine = g->routed.engine ? g->routed.engine : g->job.srv->engine;
+    if (ob_engine_submit(engine, &rp, &c->req, &err) == OB_OK) g->n_running++;
     else gen_fail(g, &err);
 }
 
@@ -313,6 +316,7 @@ static void take_token(ob_gen *g, ob_choice *c, const ob_token *t)
     if (!g->begun) {
         g->begun = true;
         ob_metrics_note_first_token(&g->job.srv->metrics, (ob_now_ms() - g->t_start_ms) * 1e-3);
+        if (g->routed.engine) ob_routing_note_first(g->job.srv->routing, &g->routed, ob_now_ms() - g->t_start_ms);
     }
     if (g->params.stream) g->api->chunk(g, c, t, &g->out);
     else g->api->keep(g, c, t);
@@ -334,12 +338,30 @@ static void take_records(ob_gen *g, ob_choice *c)
     }
 }
 
+/* A device failed before its first token, and another target can take the request. */
+static bool move_elsewhere(ob_gen *g, ob_choice *c)
+{
+    const bool device = c->end_err.code == OB_E_DEVICE || c->end_err.code == OB_E_DEVICE_LOST;
+    if (c->finish != OB_FINISH_ERROR || !device || !g->routed.engine || g->moved) return false;
+    const bool other = ob_routing_failed(g->job.srv->routing, &g->routed, &c->end_err);
+    if (!other || g->begun || g->failed || !g->job.conn || g->n_choices > 1) return false;
+    g->moved = true;
+    pthread_mutex_lock(&g->job.srv->mbox.lock);
+    c->end_in = false;
+    pthread_mutex_unlock(&g->job.srv->mbox.lock);
+    c->end_err = (ob_err){0};
+    ob_conn_add_header(g->job.conn, g->routed.header);
+    submit(g, c);
+    return true;
+}
+
 static void take_end(ob_gen *g, ob_choice *c)
 {
-    c->ended = true;
     ob_request_free(c->req);
     c->req = NULL;
     g->n_running--;
+    if (move_elsewhere(g, c)) return;
+    c->ended = true;
     g->n_ended++;
     if (c->overflow)
         ob_err_set(&c->end_err, OB_E_NO_MEMORY, "no memory for the tokens of this reply");
@@ -409,6 +431,7 @@ static void gen_prepared(ob_job *job)
         ob_job_reply(job);
         return;
     }
+    if (g->routed.engine) ob_conn_add_header(job->conn, g->routed.header);
     g->live = true;
     g->next = s->gens;
     if (s->gens) s->gens->prev = g;
@@ -435,7 +458,9 @@ void ob_gen_start(ob_conn *c, const ob_gen_api *api, ob_status (*prepare)(ob_job
     }
     ob_gen *g = (ob_gen *)ob_job_new(c, sizeof *g);
     if (!g) return;
+    const ob_sv want = ob_conn_head(c)->route_target;
     g->api = api;
+    if (want.len) snprintf(g->want_target, sizeof g->want_target, "%.*s", (int)want.len, want.data);
     g->t_start_ms = ob_now_ms();
     g->created = ob_unix_seconds();
     unsigned char r[12];
@@ -499,6 +524,20 @@ ob_status ob_gen_tokenize_marked(ob_gen *g, ob_prompt *p, const char *param, con
     p->ids = p->draft.ids;
     p->n_ids = p->draft.n;
     return check_prompt(g, p, param);
+}
+
+ob_status ob_gen_route_begin(ob_gen *g)
+{
+    ob_job *job = &g->job;
+    if (!job->srv->routing) return OB_OK;
+    return ob_routing_begin(job->srv->routing, job->json, g->want_target, &g->ticket, &job->err);
+}
+
+void ob_gen_route_end(ob_gen *g)
+{
+    if (!g->ticket) return;
+    ob_routing_end(g->job.srv->routing, g->ticket, g->n_prompts ? (int32_t)g->prompts[0].n_ids : 0, &g->routed);
+    g->ticket = NULL;
 }
 
 ob_status ob_gen_make_choices(ob_gen *g, const char *param)

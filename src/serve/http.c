@@ -51,6 +51,7 @@ struct ob_conn {
     ob_job *job;
     int http_code;
     double t_begin_ms;
+    char extra[200]; /* header line of the reply to come */
 };
 
 static const ob_route k_routes[] = {
@@ -75,6 +76,8 @@ static const ob_route k_routes[] = {
     {"/props", OB_HTTP_GET, 0, ob_route_props},
     {"/slots", OB_HTTP_GET, 0, ob_route_slots},
     {"/metrics", OB_HTTP_GET, OB_ROUTE_NO_MODEL, ob_route_metrics},
+    {"/v1/decide", OB_HTTP_POST, 0, ob_route_decide},
+    {"/v1/routing/explain", OB_HTTP_GET | OB_HTTP_POST, 0, ob_route_explain},
 };
 
 static void conn_process(ob_conn *c);
@@ -166,6 +169,7 @@ static void add_head(ob_conn *c, int code, const char *content_type, const char 
         evbuffer_add_printf(out, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n",
                             (int)c->head.origin.len, c->head.origin.data);
     if (headers) evbuffer_add(out, headers, strlen(headers));
+    evbuffer_add(out, c->extra, strlen(c->extra));
     evbuffer_add_printf(out, "Connection: %s\r\n\r\n", c->keep_alive ? "keep-alive" : "close");
 }
 
@@ -186,6 +190,7 @@ static void end_request(ob_conn *c)
     memset(&c->chunks, 0, sizeof c->chunks);
     c->route = NULL;
     c->head_begun = c->streaming = c->reply_is_chunked = false;
+    *c->extra = 0;
     if (c->keep_alive && !s->stopping) {
         c->state = HEAD;
         arm(c, s->params.timeout_s);
@@ -196,6 +201,11 @@ static void end_request(ob_conn *c)
         conn_process(c); /* throws away what has come, or a full buffer would stop the reading */
         if (!ob_conn_backlog(c)) conn_kill(c);
     }
+}
+
+void ob_conn_add_header(ob_conn *c, const char *line)
+{
+    snprintf(c->extra, sizeof c->extra, "%s", line);
 }
 
 void ob_conn_reply(ob_conn *c, int http_code, const char *content_type, const char *headers,

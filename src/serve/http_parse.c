@@ -140,6 +140,7 @@ static int note_header(ob_http_head *h, ob_sv name, ob_sv value, const char **wh
                 {"authorization", &h->authorization, true},
                 {"x-api-key", &h->x_api_key, true},
                 {"if-none-match", &h->if_none_match, false},
+                {"x-1bit-target", &h->route_target, true},
                 {"access-control-request-method", &h->cors_method, false}};
     for (size_t i = 0; i < OB_COUNT(kept); i++) {
         if (!ob_sv_is_nocase(name, kept[i].name)) continue;

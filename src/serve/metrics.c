@@ -129,6 +129,7 @@ void ob_route_metrics(ob_conn *c)
     ob_buf_addf(&out, "onebit_uptime_seconds %lld\n", (long long)(ob_unix_seconds() - s->created));
     add_engine(s, &out);
     add_http(s, &out);
+    if (s->ready && s->routing) ob_routing_metrics(s->routing, &out);
     add_histogram(&out, "first_token_seconds", "From a request's arrival to its first token.",
                   &s->metrics.first_token);
     add_histogram(&out, "generation_seconds", "From a request's arrival to its last token.",

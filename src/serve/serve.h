@@ -30,6 +30,10 @@ typedef struct ob_serve_params {
     ob_engine_params engine;  /* model_path must be set */
     const char *embed_path;   /* model for /v1/embeddings beside the main one; NULL: none */
     const char *rerank_path;  /* the same for /v1/rerank */
+    bool route;               /* each new conversation goes where a policy says */
+    const char *route_scorer; /* model that tells requests apart; NULL: none, so the default serves all */
+    const char *route_scorer_error; /* why there is none; NULL: nobody looked */
+    const char *route_policy; /* file; NULL: the built-in policy */
     const char *mmproj_path;  /* vision tower for the pictures in messages; NULL: none */
     int32_t image_max_tok;    /* tokens of a picture whose size is free; 0: OB_MAX_IMAGE_TOK */
     ob_image_urls image_urls;

@@ -26,6 +26,7 @@
 #include "base/limits.h"
 #include "engine/encoder.h"
 #include "engine/vision.h"
+#include "serve/routing.h"
 #include "serve/serve.h"
 #include "tmpl/reasoning.h"
 #include "tmpl/tmpl.h"
@@ -58,6 +59,7 @@ typedef struct ob_http_head {
     int64_t content_length;   /* -1: none given */
     bool chunked, keep_alive, expect_continue;
     ob_sv host, origin, authorization, x_api_key, if_none_match, cors_method; /* NULL: absent */
+    ob_sv route_target;       /* X-1bit-Target */
 } ob_http_head;
 
 /* Parse a whole head, its empty line included. 0, or the HTTP code of the refusal with *why
@@ -113,6 +115,8 @@ void ob_conn_take_body(ob_conn *c, ob_buf *out);
 /* Whole replies. `headers`: extra lines, each with CRLF, or NULL. */
 void ob_conn_reply(ob_conn *c, int http_code, const char *content_type, const char *headers,
                    const void *body, size_t len);
+/* A line (with CRLF) that the next reply's head will have; short. */
+void ob_conn_add_header(ob_conn *c, const char *line);
 void ob_conn_reply_json(ob_conn *c, const ob_buf *json);
 /* OpenAI's error object; param NULL: none. */
 void ob_conn_reply_err(ob_conn *c, const ob_err *err, const char *param);
@@ -340,10 +344,14 @@ struct ob_gen {
     bool live;           /* has been handed to the engine and is in srv->gens */
     bool busy;           /* on the stack: must not be freed now */
     bool begun;          /* the first token has come */
+    bool moved;          /* to another target, after the first one failed */
     bool stream_begun, failed;
     ob_buf out;          /* frames of this turn */
     struct event *ping;  /* keeps a silent stream alive */
     double t_start_ms;
+    char want_target[OB_TARGET_NAME * 5]; /* X-1bit-Target */
+    ob_route_ticket *ticket; /* worker: a decision under way */
+    ob_routed routed;        /* engine NULL: the server's */
     ob_gen *prev, *next;
 };
 
@@ -355,6 +363,9 @@ OB_MUST_CHECK ob_status ob_gen_tokenize(ob_gen *g, ob_prompt *p, const char *par
 /* The same for a text with the marks of pictures. */
 OB_MUST_CHECK ob_status ob_gen_tokenize_marked(ob_gen *g, ob_prompt *p, const char *param, const char *text, size_t len,
                                                unsigned flags, const ob_pictures *pics);
+/* Worker: ask where the request goes, and, when its tokens are known, take the answer. */
+OB_MUST_CHECK ob_status ob_gen_route_begin(ob_gen *g);
+void ob_gen_route_end(ob_gen *g);
 /* Worker: the prompts are there; makes the choices. */
 OB_MUST_CHECK ob_status ob_gen_make_choices(ob_gen *g, const char *param);
 /* Stop everything that runs (server stop); clients get an error. */
@@ -387,6 +398,8 @@ void ob_route_apply_template(ob_conn *c);
 void ob_route_props(ob_conn *c);
 void ob_route_slots(ob_conn *c);
 void ob_route_metrics(ob_conn *c);
+void ob_route_decide(ob_conn *c);
+void ob_route_explain(ob_conn *c);
 bool ob_route_web(ob_conn *c); /* false: no such asset */
 
 /* --- metrics.c (io thread) ------------------------------------------------------------------- */
@@ -442,6 +455,7 @@ struct ob_server { /* io thread, but for what is said otherwise */
     ob_engine *loaded_engine;
     bool ready;                 /* from the loader's post on */
     ob_engine *engine;          /* NULL until then, and when the main model is an encoder */
+    ob_routing *routing;        /* NULL: off; immutable once ready */
     ob_vision *vision;          /* beside it; NULL: it reads no pictures. Immutable once ready */
     const ob_tok *tok;          /* of the main model; immutable once ready */
     ob_served served[3];        /* [n_served]: the main model if it is an encoder, then those beside it */

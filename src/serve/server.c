@@ -110,6 +110,20 @@ static ob_status load_encoder(ob_server *s, const char *path, const char *id, co
     return OB_OK;
 }
 
+/* On the device that was asked for; else on the policy's default, else on any. */
+static ob_status load_engine(ob_server *s, ob_engine_params *p, ob_err *err)
+{
+    const char *device = s->routing ? ob_routing_default_device(s->routing) : "auto";
+    if (strcmp(device, "auto") != 0 && (!p->device || !strcmp(p->device, "auto"))) {
+        const char *asked = p->device;
+        p->device = device;
+        if (ob_engine_new(p, &s->loaded_engine, err) == OB_OK) return OB_OK;
+        ob_log_warn("routing: the policy's default %s cannot be used: %s", device, err->text);
+        p->device = asked;
+    }
+    return ob_engine_new(p, &s->loaded_engine, err);
+}
+
 static ob_status load_main(ob_server *s, ob_err *err)
 {
     const ob_engine_params *p = &s->params.engine;
@@ -128,10 +142,11 @@ static ob_status load_main(ob_server *s, ob_err *err)
         OB_TRY(ob_vision_new(p, s->params.mmproj_path, s->params.image_max_tok, &s->vision, err));
         with.n_picture_tok = ob_vision_max_tok(s->vision);
     }
-    OB_TRY(ob_engine_new(&with, &s->loaded_engine, err));
+    OB_TRY(load_engine(s, &with, err));
     ob_engine_describe(s->loaded_engine, &s->info);
     if (s->vision) OB_TRY(ob_vision_check_model(s->vision, &s->info, err));
     s->tok = ob_engine_tok(s->loaded_engine);
+    if (s->routing) ob_routing_load(s->routing, &with, s->loaded_engine, s->model_id);
     load_template(s, s->loaded_engine);
     return OB_OK;
 }
@@ -281,6 +296,10 @@ ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
         SHA256((const unsigned char *)p->api_keys[srv->n_keys], strlen(p->api_keys[srv->n_keys]),
                srv->key_digests[srv->n_keys]);
     srv->base = event_base_new();
+    if (p->route) {
+        const ob_routing_params r = {.scorer_path = p->route_scorer, .scorer_error = p->route_scorer_error, .policy_path = p->route_policy};
+        OB_GOTO(ob_routing_new(&r, &srv->routing, err));
+    }
     if (!srv->base || !srv->model_id || !srv->key_digests) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
         goto out;
@@ -361,6 +380,7 @@ void ob_server_free(ob_server *s)
     ob_workers_stop(&s->workers);
     ob_http_stop_listening(s);
     ob_http_close_all(s);
+    ob_routing_free(s->routing); /* before the engine: its targets borrow from it */
     ob_engine_free(s->loaded_engine);
     ob_vision_free(s->vision);
     for (int i = 0; i < s->n_served; i++) {
