@@ -7,6 +7,7 @@
  *   FAKE_LOAD_MS     loading takes so long          FAKE_LOAD_FAIL   loading fails (any value)
  *   FAKE_STEP_MS     one step takes so long (1)     FAKE_PREFILL_MS  so does reading a prompt (0)
  *   FAKE_FAIL_AFTER  a request fails after so many tokens
+ *   FAKE_LOST_FILE   while this file exists, requests on the device named in it fail as if it were lost
  */
 #include "engine/engine.h"
 
@@ -61,6 +62,17 @@ void ob_engine_defaults(ob_engine_params *p)
     memset(p, 0, sizeof *p);
 }
 
+/* Is this engine's device named in FAKE_LOST_FILE? */
+static bool is_lost(const ob_engine *e)
+{
+    char name[64] = "";
+    FILE *f = getenv("FAKE_LOST_FILE") ? fopen(getenv("FAKE_LOST_FILE"), "r") : NULL;
+    if (!f) return false;
+    const bool read = fscanf(f, "%63s", name) == 1;
+    fclose(f);
+    return read && !strcmp(name, e->info.device.kind);
+}
+
 /* One event of a request; with `done`, its last. Called without the lock. */
 static void emit(ob_request *r, int32_t id, bool done, ob_finish finish)
 {
@@ -80,7 +92,7 @@ static void emit(ob_request *r, int32_t id, bool done, ob_finish finish)
     ev.text = ob_buf_str(&text);
     ev.text_len = text.len;
     if (finish == OB_FINISH_ERROR && done)
-        ob_err_set(&ev.err, OB_E_DEVICE, "the fake device failed, as it was told to");
+        ob_err_set(&ev.err, is_lost(r->e) ? OB_E_DEVICE_LOST : OB_E_DEVICE, "the fake device failed, as it was told to");
     ev.timings = (ob_timings){
         .n_prompt = (int32_t)r->p.n_prompt, .n_gen = r->n_gen, .prompt_ms = 1, .gen_ms = 1};
     r->p.on_event(r->p.arg, &ev);
@@ -96,7 +108,7 @@ static bool step_request(ob_request *r, int fail_after)
         return true;
     }
     if (ob_now_ms() < r->t_ready_ms) return false;
-    if (fail_after >= 0 && r->n_gen >= fail_after) {
+    if ((fail_after >= 0 && r->n_gen >= fail_after) || is_lost(r->e)) {
         emit(r, -1, true, OB_FINISH_ERROR);
         return true;
     }
@@ -148,6 +160,8 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
 {
     *out = NULL;
     sleep_ms(env_ms("FAKE_LOAD_MS", 0));
+    if (p->device && !strcmp(p->device, "broken"))
+        return ob_err_set(err, OB_E_NOT_FOUND, "there is no such fake device");
     if (getenv("FAKE_LOAD_FAIL"))
         return ob_err_set(err, OB_E_FORMAT, "the fake model cannot be loaded");
     ob_engine *e = calloc(1, sizeof *e);
@@ -163,7 +177,7 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
                                .n_seq = 4,
                                .causal = true};
     snprintf(e->info.name, sizeof e->info.name, "Fake");
-    snprintf(e->info.device.kind, sizeof e->info.device.kind, "fake");
+    snprintf(e->info.device.kind, sizeof e->info.device.kind, "%.10s", p->device && strcmp(p->device, "auto") != 0 ? p->device : "fake");
     pthread_create(&e->thread, NULL, engine_main, e);
     *out = e;
     return OB_OK;

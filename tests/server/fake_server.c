@@ -25,6 +25,8 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "host")) p.host = value;
         else if (!strcmp(argv[i], "alias")) p.alias = value;
         else if (!strcmp(argv[i], "cors")) p.cors_origin = value;
+        else if (!strcmp(argv[i], "policy")) p.route_policy = value, p.route = true;
+        else if (!strcmp(argv[i], "scorer")) p.route_scorer = value, p.route = true;
         else if (!strcmp(argv[i], "grace")) p.stop_grace_s = atof(value);
         else if (!strcmp(argv[i], "key") && p.n_api_keys < 4) {
             keys[p.n_api_keys++] = value;
