@@ -63,3 +63,49 @@ def test_errors(tmp_path):
     r = classify("--laya-model", LAYA, "--question", str(q), "hi")
     assert r.returncode == 1 and "two entries" in r.stderr
     assert classify("--laya-model", LAYA, "--question", str(tmp_path / "none"), "hi").returncode == 1
+
+
+SHIPPED = os.path.join(ROOT, "models", "laya", "router.gguf")
+
+
+def test_accuracy_of_the_shipped_scorer():
+    """Row C1: at least 191 of the 200 labelled cases, and the boundary cases of the byte gate all right."""
+    data = json.load(open(os.path.join(DATA, "route_cases.json"), encoding="utf8"))
+    for cases, least in ((data["cases"], 191), (data["boundary"], len(data["boundary"]))):
+        wanted = [c.get("class") or ("long_doc" if c["long_doc"] else "other") for c in cases]
+        r = classify("--json", "--laya-model", SHIPPED, text=json.dumps([c["messages"] for c in cases]))
+        assert r.returncode == 0, r.stderr
+        got = [o["class"] for o in json.loads(r.stdout)]
+        table = {(w, g): sum(a == w and b == g for a, b in zip(wanted, got)) for w in [*CLASSES, "other"] for g in CLASSES}
+        print("\ntruth \\ answer " + " ".join(f"{g:>9}" for g in CLASSES))
+        for w in CLASSES:
+            print(f"{w:>14} " + " ".join(f"{table[w, g]:9}" for g in CLASSES))
+        if cases is data["cases"]:
+            right = sum(a == b for a, b in zip(wanted, got))
+        else:  # the gate is what is at stake: a long_doc or not
+            right = sum((a == "long_doc") == (b == "long_doc") for a, b in zip(wanted, got))
+        assert right >= least, f"{right} of {len(cases)}"
+
+
+def test_classifier_refuses_other_questions(tmp_path):
+    q = tmp_path / "q.json"
+    q.write_text('{"type": "noul", "instructions": "Is it?"}')
+    r = classify("--laya-model", SHIPPED, "--question", str(q), "hi")
+    assert r.returncode == 1 and "need a Laya model" in r.stderr
+
+
+def test_unigram_against_its_definition():
+    """Ids of the shipped vocabulary, against the trainer's own segmentation (plain Python)."""
+    from gguf import GGUFReader
+    sys.path.insert(0, os.path.join(ROOT, "tools"))
+    import train_laya
+    r = GGUFReader(SHIPPED)
+    pieces, scores = r.fields["tokenizer.ggml.tokens"].contents(), r.fields["tokenizer.ggml.scores"].contents()
+    newline = len(pieces) - 1
+    assert pieces[newline] == "\n"
+    tok = train_laya.Unigram([p if 4 <= i < newline else f"\0{i}" for i, p in enumerate(pieces)], scores, 3)
+    texts = ["Hello, world!", "  two  spaces\tand a tab ", "", "\n\n", "def f(x):\n    return x ** 2", "Größe, naïve, Ærø, İstanbul", "光合成について詳しく説明してください。", "用Python写一个函数",
+             "안녕하세요 세계", "كيف حالك؟", "नमस्ते दुनिया", "ﬁne ² ① ＦＵＬＬ … ½", "e\u0301 combining", "\u200bzero\u200bwidth", "😀😀 emoji 🙏", "a\u0007bell", "x" * 300, "ᚠᛇᚻ runes", "мир труд май", "<s> </s> <unk>", "¿Qué?\u00a0¡Sí!"]
+    for t in texts:
+        got = subprocess.run([PROGRAM, "tokenize", "-m", SHIPPED, "--json", "--no-special"], input=t, capture_output=True, text=True, check=True)
+        assert json.loads(got.stdout) == [0] + tok.encode(t, newline) + [2], repr(t)
