@@ -221,7 +221,8 @@ out:
 static ob_status make_program(const ob_ctx *c, ob_program **out, ob_err *err)
 {
     OB_TRY(ob_model_program(c->model, out, err));
-    if (!c->gives_top || (*out)->logits == OB_NONE) return OB_OK;
+    const bool generates = ob_model_hparams(c->model)->output == OB_OUTPUT_LOGITS;
+    if (!c->gives_top || !generates || (*out)->logits == OB_NONE) return OB_OK;
     const ob_status s = ob_program_add_top_k(*out, OB_TOP_K_MAX, err);
     if (s == OB_OK) return OB_OK;
     ob_program_free(*out);
