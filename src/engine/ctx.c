@@ -230,6 +230,20 @@ static ob_status make_program(const ob_ctx *c, ob_program **out, ob_err *err)
     return s;
 }
 
+/* The first program decides whether there are best logits: all programs must have the same ops. A device whose kernel
+ * for them is wrong goes without. */
+static ob_status first_program(ob_ctx *c, ob_program **out, ob_err *err)
+{
+    char why[200];
+    const ob_dev *last = c->places[c->placement.n_dev - 1].dev;
+    c->gives_top = c->dev_info.caps & OB_DEV_SAMPLE;
+    OB_TRY(make_program(c, out, err));
+    if ((*out)->top == OB_NONE || last->api->supports(last, *out, (*out)->n_ops - 1, why, sizeof why)) return OB_OK;
+    c->gives_top = false;
+    ob_program_free(*out);
+    return make_program(c, out, err);
+}
+
 /* prog: a program of the model that nobody has yet, taken; NULL: one is made. */
 static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_program *prog, bucket **out,
                             ob_err *err)
@@ -718,16 +732,16 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
                        "--mmproj beside its model");
         goto out;
     }
-    /* Nothing is kept in it, so it need not be small. */
-    if (!ob_model_hparams(c->model)->causal) c->p.k_type = c->p.v_type = OB_F32;
     OB_GOTO(ob_tok_new(c->file, &c->tok, err));
     OB_GOTO(check_vocab(c, err));
     OB_GOTO(open_places(c, err));
     choose_ubatch(c);
     OB_GOTO(fit_pictures(c, err));
     if (c->dev_info.max_tok > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, c->dev_info.max_tok);
-    c->gives_top = c->dev_info.caps & OB_DEV_SAMPLE; /* once: all programs must have the same ops */
-    OB_GOTO(make_program(c, &prog, err));
+    /* Nothing is kept in it, so it need not be small; but a GPU multiplies matrices of f16. */
+    if (!ob_model_hparams(c->model)->causal)
+        c->p.k_type = c->p.v_type = !p->exact && (c->dev_info.caps & OB_DEV_GPU) ? OB_F16 : OB_F32;
+    OB_GOTO(first_program(c, &prog, err));
     c->n_cols = prog->vals[result_of(prog)].cols;
     OB_GOTO(place_ops(c, prog, err));
     OB_GOTO(choose_ctx(c, prog, err));

@@ -246,15 +246,18 @@ static void test_reuse(void **state)
 /* --- quantised -------------------------------------------------------------------------------- */
 
 typedef struct quantised {
-    const char *file, *type;
+    const char *npz, *file, *type;
     double exact_rms, usual_rms; /* medians over positions, as in test_golden.c */
 } quantised;
 
 static const quantised k_quantised[] = {
-    {"llama-q-Q4_0", "Q4_0", 2e-5, 0.03},
-    {"llama-q-Q8_0", "Q8_0", 2e-5, 0.03},
-    {"llama-q-Q4_K_M", "Q4_K_M", 2e-5, 0.04},
-    {"llama-q-Q6_K", "Q6_K", 2e-5, 0.04},
+    {"llama-q", "llama-q-Q4_0", "Q4_0", 2e-5, 0.03},
+    {"llama-q", "llama-q-Q8_0", "Q8_0", 2e-5, 0.03},
+    {"llama-q", "llama-q-Q4_K_M", "Q4_K_M", 2e-5, 0.04},
+    {"llama-q", "llama-q-Q6_K", "Q6_K", 2e-5, 0.04},
+    {"qwen3moe-q", "qwen3moe-q-Q4_K_M", "Q4_K_M", 2e-5, 0.04},
+    {"qwen3moe-q", "qwen3moe-q-MXFP4_MOE", "MXFP4_MOE", 2e-5, 0.04},
+    {"qwen35moe-q", "qwen35moe-q-Q4_K_M", "Q4_K_M", 5e-5, 0.06},
 };
 
 static int by_value(const void *a, const void *b)
@@ -283,7 +286,7 @@ static void test_quantised(void **state)
 {
     const quantised *q = *state;
     char path[512], key[64];
-    path_of("llama-q", ".npz", path, sizeof path);
+    path_of(q->npz, ".npz", path, sizeof path);
     npz *z = npz_open(path);
     assert_non_null(z);
     const npz_array *t = npz_need(z, "tokens", NPZ_I32);

@@ -229,6 +229,7 @@ static ob_status add_score(ob_dev_plan *p, int32_t i, ob_err *err)
     set_paging(p, s->push.u);
     s->push.u[2] = max_entries(p, op);
     s->push.u[3] = (uint32_t)a->top_k;
+    s->cut = 2;
     s->grid[0] = (uint32_t)OB_MIN(SCORE_TILES, ob_div_up(max_entries(p, op), 32));
     s->grid[1] = (uint32_t)p->prog.max_tok;
     return OB_OK;
@@ -287,6 +288,7 @@ static ob_status add_attend(ob_dev_plan *p, int32_t i, ob_err *err)
     vk_push_addr(&s->push, 0, p->weights[op->w[0]]->w);
     set_paging(p, &s->push.u[2]);
     s->push.u[4] = ob_f32_bits(a->scale);
+    s->cut = 1;
     s->grid[0] = (uint32_t)p->prog.max_tok;
     s->grid[1] = (uint32_t)a->n_head / hb;
     return OB_OK;

@@ -321,23 +321,24 @@ static ob_status add_row(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
-/* GLU whose result goes to a product in another form. */
+/* GLU or an activation whose result goes to a product in another form. */
 static ob_status add_glu_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_value *y = &p->prog.vals[op->out[0]];
     const vk_pipe *pipe;
+    const bool glu = op->kind == OB_OP_GLU;
     OB_TRY(vk_kernel_get(p->dev, "glu_form", 11,
-                         (uint32_t[]){ROW_WG, op->p.glu.act, 0, 0, 0, 0, 0, 0, 0, 0, form}, &pipe,
+                         (uint32_t[]){ROW_WG, glu ? op->p.glu.act : op->p.act.act, glu, 0, 0, 0, 0, 0, 0, 0, form}, &pipe,
                          err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     rows_of(p, op, s, 1, 3);
-    s->push.a[2] = vk_value(p, op->in[1]);
+    if (glu) s->push.a[2] = vk_value(p, op->in[1]);
     vk_write_form(p, s, op->out[0], form, &s->push.a[4]);
     s->push.u[0] = y->rows;
     s->push.u[1] = (uint32_t)y->cols;
-    s->push.u[2] = bits(op->p.glu.clamp);
+    s->push.u[2] = bits(glu ? op->p.glu.clamp : 0);
     s->grid[0] = (uint32_t)ob_div_up(y->cols / 4, ROW_WG);
     s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
     return OB_OK;
@@ -416,7 +417,6 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
         return vk_rope_add(p, i, err);
     case OB_OP_ATTENTION:
         return vk_attn_add(p, i, err);
-    case OB_OP_ACT:
     case OB_OP_AFFINE:
     case OB_OP_GATE:
     case OB_OP_SPLIT:
@@ -440,11 +440,12 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
         return vk_csa_add(p, i, err);
     case OB_OP_TOP_K:
         return vk_top_k_add(p, i, err);
-    case OB_OP_GLU: {
+    case OB_OP_GLU:
+    case OB_OP_ACT: {
         const vk_form form =
             p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
         if (form != VK_FORM_F32) return add_glu_form(p, i, form, err);
-        return add_row(p, i, err);
+        return op->kind == OB_OP_GLU ? add_row(p, i, err) : vk_parts_add(p, i, err);
     }
     default:
         return add_row(p, i, err);

@@ -1,11 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-/* glu for rows of a multiple of 32 columns, also in the form that the next product reads. A thread 4 elements. */
+/* glu, or act alone, for rows of a multiple of 32 columns, also in the form that the next product reads. A thread 4 elements. */
 #include "common.glsl"
 #include "act.glsl"
 #include "form.glsl"
 
 layout(constant_id = 1) const uint ACT = 1;
+layout(constant_id = 2) const bool HAS_UP = true;
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -25,8 +26,8 @@ void main()
     vec4 v = vec4(0.0);
     if (on) {
         uint i = row * (cols / 4u) + e;
-        vec4 g = x.v[i], u = x2.v[i];
-        if (limit > 0.0) {
+        vec4 g = x.v[i], u = HAS_UP ? x2.v[i] : vec4(1.0);
+        if (HAS_UP && limit > 0.0) {
             g = min(g, vec4(limit));
             u = clamp(u, vec4(-limit), vec4(limit));
         }
