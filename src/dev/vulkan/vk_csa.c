@@ -21,16 +21,6 @@ static ob_status no_memory(ob_err *err)
     return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
 }
 
-static VkDeviceAddress read_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
-{
-    vk_reads(s, vk_value(p, v), vk_value_bytes(p, v));
-    return vk_value(p, v);
-}
-static VkDeviceAddress write_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
-{
-    vk_writes(s, vk_value(p, v), vk_value_bytes(p, v));
-    return vk_value(p, v);
-}
 static VkDeviceAddress read_mem(vk_dispatch *s, const vk_mem *m)
 {
     vk_reads(s, m->addr, m->size);
@@ -55,10 +45,10 @@ ob_status vk_hc_mix_add(ob_dev_plan *p, int32_t i, ob_err *err)
                          err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, op->in[0]);
-    s->push.a[2] = read_value(p, s, op->in[1]);
-    s->push.a[3] = write_value(p, s, op->out[0]);
-    if (post) s->push.a[4] = write_value(p, s, op->out[1]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[0]);
+    s->push.a[2] = vk_reads_value(p, s, op->in[1]);
+    s->push.a[3] = vk_writes_value(p, s, op->out[0]);
+    if (post) s->push.a[4] = vk_writes_value(p, s, op->out[1]);
     s->push.a[5] = p->weights[op->w[0]]->w;
     s->push.a[6] = p->weights[op->w[1]]->w;
     s->push.u[0] = y->rows;
@@ -77,8 +67,8 @@ ob_status vk_hc_post_add(ob_dev_plan *p, int32_t i, ob_err *err)
     OB_TRY(vk_kernel_get(p->dev, "hc_post", 2, (uint32_t[]){COLUMN_WG, (uint32_t)op->p.hc.n_stream}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    for (int k = 0; k < 3; k++) s->push.a[1 + k] = read_value(p, s, op->in[k]);
-    s->push.a[4] = write_value(p, s, op->out[0]);
+    for (int k = 0; k < 3; k++) s->push.a[1 + k] = vk_reads_value(p, s, op->in[k]);
+    s->push.a[4] = vk_writes_value(p, s, op->out[0]);
     s->push.u[0] = y->rows;
     s->push.u[1] = (uint32_t)y->cols;
     s->grid[0] = (uint32_t)ob_div_up(y->cols, COLUMN_WG);
@@ -149,7 +139,7 @@ static ob_status add_store(ob_dev_plan *p, int32_t i, ob_err *err)
                          (uint32_t[]){ENTRY_WG, 0, (uint32_t)op->p.csa.k_dim, p->k_type, false, 1, 2, false}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, op->in[1]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[1]);
     s->push.a[3] = write_mem(s, p->cache_k[op->p.csa.cache_raw]);
     s->push.a[4] = p->params.addr + p->seq_off;
     s->push.a[5] = p->params.addr + p->info_off;
@@ -171,8 +161,8 @@ static ob_status add_compress(ob_dev_plan *p, int32_t i, const compressor *c, ob
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, c->kv);
-    s->push.a[2] = read_value(p, s, c->gate);
+    s->push.a[1] = vk_reads_value(p, s, c->kv);
+    s->push.a[2] = vk_reads_value(p, s, c->gate);
     s->push.a[3] = write_mem(s, p->cache_k[c->cache]);
     s->push.a[4] = p->params.addr + p->seq_off;
     s->push.a[5] = p->params.addr + p->info_off;
@@ -196,8 +186,8 @@ static ob_status add_keep(ob_dev_plan *p, int32_t i, const compressor *c, ob_err
     OB_TRY(vk_kernel_get(p->dev, "csa_keep", 1, (uint32_t[]){COLUMN_WG}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, c->kv);
-    s->push.a[2] = read_value(p, s, c->gate);
+    s->push.a[1] = vk_reads_value(p, s, c->kv);
+    s->push.a[2] = vk_reads_value(p, s, c->gate);
     s->push.a[3] = write_mem(s, p->states[c->state]);
     s->push.a[4] = p->params.addr + p->seq_off;
     s->push.a[5] = p->params.addr + p->info_off;
@@ -219,8 +209,8 @@ static ob_status add_score(ob_dev_plan *p, int32_t i, ob_err *err)
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, op->in[4]);
-    s->push.a[2] = read_value(p, s, op->in[5]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[4]);
+    s->push.a[2] = vk_reads_value(p, s, op->in[5]);
     s->push.a[3] = read_mem(s, p->cache_k[a->cache_index]);
     s->push.a[4] = p->params.addr + p->info_off;
     s->push.a[5] = p->params.addr + p->table_off;
@@ -275,10 +265,10 @@ static ob_status add_attend(ob_dev_plan *p, int32_t i, ob_err *err)
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    s->push.a[1] = read_value(p, s, op->in[0]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[0]);
     s->push.a[2] = read_mem(s, p->cache_k[a->cache_raw]);
     if (a->ratio) s->push.a[3] = read_mem(s, p->cache_k[a->cache_comp]);
-    s->push.a[4] = write_value(p, s, op->out[0]);
+    s->push.a[4] = vk_writes_value(p, s, op->out[0]);
     s->push.a[5] = p->params.addr + p->info_off;
     s->push.a[6] = p->params.addr + p->table_off;
     if (has_indexer(op)) {

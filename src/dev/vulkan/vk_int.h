@@ -400,6 +400,9 @@ vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op);
 void vk_reads(vk_dispatch *s, VkDeviceAddress at, uint64_t n);
 void vk_writes(vk_dispatch *s, VkDeviceAddress at, uint64_t n);
 VkDeviceAddress vk_value(const ob_dev_plan *p, ob_val v);
+/* Note that the dispatch reads or writes all of a value; returns its address, 0 for OB_NONE. */
+VkDeviceAddress vk_reads_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v);
+VkDeviceAddress vk_writes_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v);
 uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v);
 int32_t vk_max_rows(const ob_dev_plan *p, ob_rows rows);
 

@@ -21,38 +21,25 @@ static const char *name_of(ob_op_kind kind)
     }
 }
 
-static VkDeviceAddress read_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
-{
-    if (v == OB_NONE) return 0;
-    vk_reads(s, vk_value(p, v), vk_value_bytes(p, v));
-    return vk_value(p, v);
-}
-
-static VkDeviceAddress write_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
-{
-    vk_writes(s, vk_value(p, v), vk_value_bytes(p, v));
-    return vk_value(p, v);
-}
-
 static void set_parts(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s)
 {
     const ob_program *g = &p->prog;
     const bool split = op->kind == OB_OP_SPLIT;
     const ob_val *part = split ? op->out : op->in;
     const int32_t n_group = split ? op->p.split.n_group : op->p.join.n_group;
-    s->push.a[1] = read_value(p, s, op->in[0]);
-    s->push.a[3] = write_value(p, s, op->out[0]);
-    s->push.a[4] = split ? write_value(p, s, op->out[1]) : read_value(p, s, op->in[1]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[0]);
+    s->push.a[3] = vk_writes_value(p, s, op->out[0]);
+    s->push.a[4] = split ? vk_writes_value(p, s, op->out[1]) : vk_reads_value(p, s, op->in[1]);
     for (int k = 0; k < 2; k++) s->push.u[2 + k] = (uint32_t)(g->vals[part[k]].cols / n_group);
 }
 
 static void set_elementwise(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s)
 {
-    s->push.a[1] = read_value(p, s, op->in[0]);
-    s->push.a[2] = read_value(p, s, op->in[1]);
-    s->push.a[3] = write_value(p, s, op->out[0]);
+    s->push.a[1] = vk_reads_value(p, s, op->in[0]);
+    s->push.a[2] = vk_reads_value(p, s, op->in[1]);
+    s->push.a[3] = vk_writes_value(p, s, op->out[0]);
     if (op->kind == OB_OP_GATE) {
-        s->push.a[4] = read_value(p, s, op->in[2]);
+        s->push.a[4] = vk_reads_value(p, s, op->in[2]);
         s->push.u[2] = (uint32_t)p->prog.vals[op->in[1]].cols;
     } else if (op->kind == OB_OP_AFFINE) {
         for (int k = 0; k < 4; k++)

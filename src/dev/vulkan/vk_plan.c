@@ -145,6 +145,20 @@ uint64_t vk_value_bytes(const ob_dev_plan *p, ob_val v)
     return (uint64_t)vk_max_rows(p, p->prog.vals[v].rows) * (uint64_t)p->prog.vals[v].cols * 4;
 }
 
+VkDeviceAddress vk_reads_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
+{
+    if (v == OB_NONE) return 0;
+    vk_reads(s, vk_value(p, v), vk_value_bytes(p, v));
+    return vk_value(p, v);
+}
+
+VkDeviceAddress vk_writes_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
+{
+    if (v == OB_NONE) return 0;
+    vk_writes(s, vk_value(p, v), vk_value_bytes(p, v));
+    return vk_value(p, v);
+}
+
 static ob_status no_memory(ob_err *err)
 {
     return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");

@@ -28,17 +28,7 @@ static ob_status no_memory(ob_err *err)
 
 static void read_values(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int n)
 {
-    for (int k = 0; k < n; k++) {
-        if (op->in[k] == OB_NONE) continue;
-        vk_reads(s, vk_value(p, op->in[k]), vk_value_bytes(p, op->in[k]));
-        s->push.a[1 + k] = vk_value(p, op->in[k]);
-    }
-}
-
-static VkDeviceAddress write_value(const ob_dev_plan *p, vk_dispatch *s, ob_val v)
-{
-    vk_writes(s, vk_value(p, v), vk_value_bytes(p, v));
-    return vk_value(p, v);
+    for (int k = 0; k < n; k++) s->push.a[1 + k] = vk_reads_value(p, s, op->in[k]);
 }
 
 static void read_state(const ob_dev_plan *p, vk_dispatch *s, int32_t state)
@@ -67,7 +57,7 @@ static ob_status add_conv(ob_dev_plan *p, int32_t i, int mode, ob_err *err)
     if (!s) return no_memory(err);
     read_values(p, op, s, 1);
     s->push.a[2] = vk_value(p, op->out[0]);
-    if (mode != CONV_KEEP) (void)write_value(p, s, op->out[0]);
+    if (mode != CONV_KEEP) (void)vk_writes_value(p, s, op->out[0]);
     read_state(p, s, state);
     if (mode != CONV_ROWS) write_state(p, s, state);
     s->push.a[3] = p->weights[op->w[0]]->w;
@@ -138,7 +128,7 @@ static ob_status add_walk(ob_dev_plan *p, int32_t i, ob_err *err)
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     read_values(p, op, s, 3);
-    s->push.a[4] = write_value(p, s, op->out[0]);
+    s->push.a[4] = vk_writes_value(p, s, op->out[0]);
     read_state(p, s, g->state);
     write_state(p, s, g->state);
     s->push.a[5] = p->weights[op->w[0]]->w;
@@ -188,7 +178,7 @@ static ob_status add_scan(ob_dev_plan *p, int32_t i, uint32_t c, ob_err *err)
     if (!s) return no_memory(err);
     s->push.a[1] = p->work.addr + p->part_off;
     vk_reads(s, s->push.a[1], gdn_scratch(p, op));
-    s->push.a[2] = write_value(p, s, op->out[0]);
+    s->push.a[2] = vk_writes_value(p, s, op->out[0]);
     s->push.a[3] = p->states[g->state]->addr;
     read_state(p, s, g->state);
     write_state(p, s, g->state);
@@ -243,7 +233,7 @@ static ob_status add_cca(ob_dev_plan *p, int32_t i, bool keep, ob_err *err)
     read_values(p, op, s, 4);
     read_state(p, s, a->state);
     if (keep) write_state(p, s, a->state);
-    for (int k = 0; k < 3; k++) s->push.a[5 + k] = keep ? vk_value(p, op->out[k]) : write_value(p, s, op->out[k]);
+    for (int k = 0; k < 3; k++) s->push.a[5 + k] = keep ? vk_value(p, op->out[k]) : vk_writes_value(p, s, op->out[k]);
     for (int k = 0; k < 5; k++) vk_push_addr(&s->push, 2 * k, p->weights[op->w[k]]->w);
     vk_push_addr(&s->push, 10, p->states[a->state]->addr);
     vk_push_addr(&s->push, 12, p->params.addr + p->seq_off);
