@@ -7,8 +7,8 @@
 static ob_type cache_type(const ob_args *a, ob_opt_id id, ob_type def)
 {
     const char *s = ob_cli_str(a, id);
-    if (!s) return def;
-    return strcmp(s, "f32") == 0 ? OB_F32 : OB_F16;
+    if (s) (void)ob_type_from_name(s, &def); /* the option table lists only known names */
+    return def;
 }
 
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)

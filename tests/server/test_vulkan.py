@@ -2,6 +2,7 @@
 lost, memory that runs out, drivers with narrow limits, several devices, equal texts."""
 import json
 import os
+import re
 import subprocess
 import urllib.request
 
@@ -118,3 +119,16 @@ def test_several_devices_give_the_same_text(model):
     assert text_of(model, "--device", "cpu,cpu", "--split", "3,1") == want
     r = run("run", "-m", model, "-p", "x", "--device", "cpu,cpu", "--split", "1,2,3")
     assert r.returncode == 1 and "--split has 3 shares for 2 devices" in r.stderr
+
+
+@pytest.mark.parametrize("device", ["cpu", "lavapipe"])
+def test_quantised_cache(model, device):
+    """Keys and values of 8 bits: nearly the perplexity of 16, and not the same numbers; widths that do not fit are said."""
+    text = os.path.join(os.path.dirname(LLAMA), "ppl_text.txt")
+    args = ("perplexity", "-m", model, "-f", text, "--chunks", "1", "-c", "48", "--device", device)
+    plain, packed = run(*args), run(*args, "--ctk", "q8_0", "--ctv", "q8_0")
+    assert plain.returncode == packed.returncode == 0, packed.stderr
+    a, b = (float(re.search(r"perplexity ([0-9.]+) \+/-", r.stdout)[1]) for r in (plain, packed))
+    assert abs(a - b) < 0.02 * a and a != b, (plain.stdout, packed.stdout)
+    r = run("perplexity", "-m", LLAMA, "-f", text, "--ctk", "q8_0", "--device", device)
+    assert r.returncode == 1 and "multiples of 32" in r.stderr
