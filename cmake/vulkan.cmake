@@ -116,7 +116,7 @@ foreach(k act affine gate split join)
   math(EXPR op "${op} + 1")
 endforeach()
 # Type numbers are GGUF's.
-foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13 q6_k:14)
+foreach(t f32:0 f16:1 bf16:30 q4_0:2 q4_1:3 q5_0:6 q5_1:7 q8_0:8 q4_k:12 q5_k:13 q6_k:14 mxfp4:39)
   string(REPLACE ":" ";" t ${t})
   list(GET t 0 type)
   list(GET t 1 id)

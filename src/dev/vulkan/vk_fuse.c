@@ -6,6 +6,7 @@
  *   product, residual          + what the next norm needs               matvec
  *   two products, GLU          [norm]                                   matvec, two matrices
  *   router, choice of experts  [norm]                                   moe_router
+ *   experts                    + what the next norm needs               moe_up, moe_down
  *   product, residual          + what the next norm needs               matvec
  *
  * Patterns are of ops, not of models: what does not match runs op by op. */
@@ -68,12 +69,12 @@ static bool match_glu(const ob_dev_plan *p, int32_t i)
            vk_last_reader(p, op->out[0], i + 1) && vk_last_reader(p, op->out[1], i + 1) && feeds_product(p, glu->out[0], i + 1);
 }
 
-/* Op i: a product with residual, then the norm of its result; returns the norm's index or OB_NONE. With one
- * token the rows that are wanted lie between, and are that token's. */
-static int32_t match_norm(const ob_dev_plan *p, int32_t i)
+/* The norm of op i's result, which goes to products as int8; its index or OB_NONE. With one token the rows that are
+ * wanted lie between, and are that token's. */
+static int32_t norm_after(const ob_dev_plan *p, int32_t i)
 {
     const ob_op *op = &p->prog.ops[i];
-    if (i + 2 >= p->prog.n_ops || !small_and_fast(p, op) || op->p.linear.n_mat != 1 || op->in[1] == OB_NONE) return OB_NONE;
+    if (i + 2 >= p->prog.n_ops) return OB_NONE;
     int32_t n = i + 1;
     ob_val x = op->out[0];
     if (p->prog.ops[n].kind == OB_OP_ROWS_OUT && p->prog.max_tok == 1 && p->prog.ops[n].in[0] == x) {
@@ -83,6 +84,13 @@ static int32_t match_norm(const ob_dev_plan *p, int32_t i)
     const ob_op *norm = &p->prog.ops[n];
     if (vk_max_rows(p, p->prog.vals[norm->out[0]].rows) == 0 || !is_row_norm(p, norm) || norm->in[0] != x) return OB_NONE;
     return norm->out[0] != x && feeds_product(p, norm->out[0], n) ? n : OB_NONE;
+}
+
+/* Op i: a product with residual, then that. */
+static int32_t match_norm(const ob_dev_plan *p, int32_t i)
+{
+    const ob_op *op = &p->prog.ops[i];
+    return small_and_fast(p, op) && op->p.linear.n_mat == 1 && op->in[1] != OB_NONE ? norm_after(p, i) : OB_NONE;
 }
 
 ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
@@ -101,6 +109,10 @@ ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
             *n_ops = norm != OB_NONE ? norm + 1 - i : 2;
             return norm != OB_NONE ? vk_matvec_add_norm(p, i, norm, err) : vk_matvec_add_glu(p, i, err);
         }
+    } else if (op->kind == OB_OP_MOE_GLU) {
+        const int32_t norm = vk_moe_gives_norm(p, op) ? norm_after(p, i) : OB_NONE;
+        *n_ops = norm != OB_NONE ? norm + 1 - i : 1;
+        return vk_moe_add(p, i, norm, err);
     } else if (op->kind == OB_OP_ROWS_OUT && i + 1 < p->prog.n_ops) {
         const ob_op *norm = op + 1;
         bool added = false;

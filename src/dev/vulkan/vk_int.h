@@ -369,6 +369,7 @@ struct ob_dev_plan {
     uint64_t part_off;      /* after that: partial sums of products and attention */
     uint64_t count_off;     /* after that: counters of workgroups that have finished, 0 between steps */
     uint64_t moe_off;       /* after that: tables and hidden layers of a mixture */
+    int32_t chosen_by;      /* the mixture that makes its own choice, or OB_NONE, while the list is made */
     ob_val sorted_of;       /* the ids whose pairs are sorted there, or OB_NONE, while the list is made */
     vk_formed forms[2];     /* what is there, while the list is made */
     int form_last;          /* the newer of the two */
@@ -552,7 +553,9 @@ ob_status vk_route_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* Where op i begins [norm,] router, choice, and one kernel can do them: adds these *n_ops ops. Else *n_ops is 0. */
 ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
 uint64_t vk_route_counters(const ob_dev_plan *p);               /* bytes at count_off */
-ob_status vk_moe_add(ob_dev_plan *p, int32_t op, ob_err *err);
+/* norm: op whose input is this one's result, and which need not be added then; or OB_NONE. Its readers get it raw. */
+ob_status vk_moe_add(ob_dev_plan *p, int32_t op, int32_t norm, ob_err *err);
+bool vk_moe_gives_norm(const ob_dev_plan *p, const ob_op *op);
 vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op);      /* in which it reads its input */
 uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op); /* bytes at moe_off */
 

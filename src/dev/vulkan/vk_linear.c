@@ -38,6 +38,8 @@ const char *vk_type_name(ob_type t)
         return "q5_k";
     case OB_Q6_K:
         return "q6_k";
+    case OB_MXFP4:
+        return "mxfp4";
     default:
         return "?";
     }

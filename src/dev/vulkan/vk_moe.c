@@ -4,10 +4,11 @@
  *   moe_router   the same with the router's product before it, and the norm before that, for few rows
  *   moe_sort     the sort alone, where there are too many pairs for that
  *   moe_up       hidden layers of tiles of few rows that chose the same expert
- *   moe_down     down products of all experts of a row, their weighted sum and the residual
+ *   moe_down     down products of all experts of a row, their weighted sum and the residual; where several
+ *                rows meet at an expert, moe_up does the products and moe_sum adds up
  *   moe_gemm     both for many rows, with cooperative matrices; moe_sum adds up
  *
- * One row needs no sort: its choices are the tiles. The tables and hidden layers lie behind the plan's
+ * One row needs no sort: its choices are the tiles. Its moe_up makes the choice itself, from the logits. The tables and hidden layers lie behind the plan's
  * counters and live from the choice to the end of the experts.
  */
 #include "dev/vulkan/vk_int.h"
@@ -19,9 +20,13 @@
 enum {
     SORT_ROWS = 64, /* up to here the choice sorts too */
     SORT_WG = 1024,
+    PARTS_ROWS = 16, /* from here on down products go by experts too, and moe_sum adds up */
     MAX_EXPERTS = 1024,
     UP_WG = 256,
     DOWN_WG = 128,
+    DOWN_THREADS = 64,
+    DOWN_AHEAD = 3,
+    DOWN_NORM_COLUMNS = 4,
     BLOCK = 32,     /* hidden columns of a workgroup of moe_up */
     GEMM_ROWS = 33, /* from here on with matrices, where there are any */
     GEMM_PAD = 16,  /* rows of a matrix */
@@ -47,7 +52,7 @@ static const tile k_tiles[] = {
 typedef struct moe {
     const ob_op *op;
     const ob_dev_weight *gate, *up, *down; /* up is gate when they are one matrix */
-    bool merged, mixed, direct, gemm;
+    bool merged, mixed, direct, gemm, parts;
     tile t; /* gemm */
     bool q8_gate, q8_up, q8_hid;
     uint32_t d, ff, ffp, n_expert, n_used, rows;
@@ -123,13 +128,14 @@ static moe moe_of(const ob_dev_plan *p, const ob_op *op)
     m.pad = m.gemm ? GEMM_PAD : 1;
     m.max_tiles = m.direct ? m.n_used : OB_MIN(pairs, m.n_expert + pairs / m.tile);
     m.max_places = pairs + OB_MIN(pairs, m.n_expert) * (m.pad - 1);
+    m.parts = m.gemm || (m.rows >= PARTS_ROWS && !m.mixed);
     const uint64_t hidden = (uint64_t)m.max_places * m.ffp;
     m.row_of = ob_align_up(16 + 16 * (uint64_t)m.max_tiles, 256);
     m.place_of = ob_align_up(m.row_of + 4 * (uint64_t)m.max_places, 256);
     m.hid = ob_align_up(m.place_of + 4 * (uint64_t)pairs, 256);
     m.hid_scales = ob_align_up(m.hid + hidden * (m.gemm ? 2 : m.q8_hid ? 1 : 4), 256);
     m.tmp = ob_align_up(m.hid_scales + (m.q8_hid ? hidden / 4 : 0), 256);
-    m.end = ob_align_up(m.tmp + (m.gemm ? (uint64_t)m.max_places * m.d * 4 : m.mixed ? hidden * 4 : 0), 256);
+    m.end = ob_align_up(m.tmp + (m.parts ? (uint64_t)m.max_places * m.d * 4 : m.mixed ? hidden * 4 : 0), 256);
     return m;
 }
 
@@ -282,7 +288,9 @@ static bool match_router(const ob_dev_plan *p, int32_t i, router *r)
     const ob_op *op = &p->prog.ops[i];
     *r = (router){.norm = op->kind == OB_OP_RMS_NORM ? op : NULL, .x = op->in[0]};
     r->n_ops = r->norm ? 3 : 2;
-    if (i + r->n_ops > p->prog.n_ops || p->prog.max_tok > ROUTER_ROWS || !(p->fast & VK_FAST_SUBGROUP)) return false;
+    if (i + r->n_ops > p->prog.n_ops || p->prog.max_tok > ROUTER_ROWS || !(p->fast & VK_FAST_SUBGROUP) ||
+        vk_kernel_off(p->dev, "moe_router"))
+        return false;
     r->product = op + (r->norm ? 1 : 0);
     r->route = r->product + 1;
     const ob_op *l = r->product;
@@ -311,12 +319,13 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
     moe m = {0};
     if (mix) m = moe_of(p, mix);
     const bool sorts = mix && !m.direct;
+    const bool waits = mix && m.direct && !m.mixed && mix == r->route + 1 && m.n_expert <= (uint32_t)p->prog.vals[r->product->out[0]].cols;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "moe_router", 15,
+    OB_TRY(vk_kernel_get(p->dev, "moe_router", 16,
                          (uint32_t[]){ROUTER_WG, (uint32_t)p->prog.vals[r->product->out[0]].cols, (uint32_t)o->n_used, o->gating,
                                       (uint32_t)o->n_group, (uint32_t)o->n_group_used, route_flags(r->route),
                                       ob_f32_bits(o->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, form, sorts ? m.pad : 1,
-                                      p->dev->sg, (uint32_t)p->prog.vals[r->x].cols, r->norm != NULL},
+                                      p->dev->sg, (uint32_t)p->prog.vals[r->x].cols, r->norm != NULL, !waits},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -338,6 +347,7 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
         vk_writes(s, scratch(p), m.hid);
         p->sorted_of = r->route->out[0];
     }
+    if (waits) p->chosen_by = i + r->n_ops;
     const VkDeviceAddress more[] = {scratch(p), scratch(p) + m.row_of, scratch(p) + m.place_of, count};
     for (int k = 0; k < 4; k++) vk_push_addr(&s->push, 6 + 2 * k, more[k]);
     s->push.u[14] = ob_f32_bits(r->norm ? r->norm->p.norm.eps : 0);
@@ -357,13 +367,13 @@ ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 
 /* --- few rows ---------------------------------------------------------------------------------------- */
 
-/* Threads a row of weights: few rows of units leave none idle. */
-static uint32_t threads_of(const ob_dev_plan *p, uint32_t units, uint32_t wg)
+/* Threads that share columns: no more than there are units. */
+static uint32_t threads_of(const ob_dev_plan *p, uint32_t units, uint32_t most)
 {
     const uint32_t least = p->fast & VK_FAST_SUBGROUP ? p->dev->sg : 8;
-    uint32_t t = OB_MAX(32u, least);
+    uint32_t t = OB_MAX(most, least);
     while (t > least && t > units) t /= 2;
-    return OB_MAX(OB_MAX(t, least), wg / BLOCK);
+    return t;
 }
 
 static void kernel_name(const ob_dev_plan *p, const char *what, const ob_dev_weight *w, char *out, size_t cap)
@@ -372,55 +382,90 @@ static void kernel_name(const ob_dev_plan *p, const char *what, const ob_dev_wei
              vk_type_name(w->type));
 }
 
-/* Gate and up together (part 0), or one after the other (1, 2). */
+/* Which product moe_up does. */
+enum { BOTH, GATE, UP, DOWN };
+
+/* Columns that T threads take at a time: all that the workgroup has for them, unless registers would not do. */
+static uint32_t columns_of(const moe *m, bool q8, uint32_t wg, uint32_t t)
+{
+    uint32_t n = BLOCK * t / wg;
+    while (n > 1 && n * m->tile > (q8 ? 8u : 1u)) n /= 2;
+    return OB_MAX(n, 1u);
+}
+
+/* The choice that is still to be made by who reads the logits. */
+static void push_choice(const ob_dev_plan *p, const moe *m, vk_dispatch *s)
+{
+    const ob_op *route = m->op - 1;
+    read_value(p, s, route->in[0]);
+    for (int k = 0; k < 2; k++) vk_writes(s, vk_value(p, route->out[k]), vk_value_bytes(p, route->out[k]));
+    s->push.a[0] = route->w[0] != OB_NONE ? p->weights[route->w[0]]->w : 0;
+    vk_push_addr(&s->push, 10, vk_value(p, route->in[0]));
+    vk_push_addr(&s->push, 12, vk_value(p, route->out[0]));
+    vk_push_addr(&s->push, 14, vk_value(p, route->out[1]));
+}
+
 static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, ob_err *err)
 {
-    const ob_dev_weight *w = part == 2 ? m->up : m->gate;
+    const ob_dev_weight *w = part == UP ? m->up : part == DOWN ? m->down : m->gate;
     const ob_moe_params *o = &m->op->p.moe;
+    const bool q8 = uses_int8(p, w), choose = p->chosen_by == i;
+    const uint32_t k = part == DOWN ? m->ffp : m->d, n = part == DOWN ? m->d : m->ff;
+    const uint32_t t = OB_MAX(threads_of(p, k / 32, 32), UP_WG / BLOCK);
+    const ob_op *route = choose ? m->op - 1 : NULL;
+    const ob_route_params *r = choose ? &route->p.route : &(ob_route_params){.gating = 1, .n_used = 1, .n_group = 1, .n_group_used = 1};
     const vk_pipe *pipe;
     char name[48];
     kernel_name(p, "moe_up", w, name, sizeof name);
-    OB_TRY(vk_kernel_get(p->dev, name, 12,
-                         (uint32_t[]){UP_WG, threads_of(p, m->d / 32, UP_WG), m->tile, p->dev->sg, m->direct, part, m->q8_hid, m->d,
-                                      m->ff, m->n_expert, (uint32_t)o->act | (m->merged ? 16u : 0u), ob_f32_bits(o->clamp)},
+    OB_TRY(vk_kernel_get(p->dev, name, 20,
+                         (uint32_t[]){UP_WG, t, m->tile, p->dev->sg, (m->direct ? 1u : 0u) | (choose ? 2u : 0u), part, m->q8_hid, k, n,
+                                      m->n_expert, (uint32_t)o->act | (m->merged && part != DOWN ? 16u : 0u), ob_f32_bits(o->clamp),
+                                      columns_of(m, q8, UP_WG, t), choose ? (uint32_t)p->prog.vals[route->in[0]].cols : 1,
+                                      (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used,
+                                      choose ? route_flags(route) : 0, ob_f32_bits(r->scale)},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    const VkDeviceAddress base = scratch(p);
-    VkDeviceAddress form = 0, scales = 0;
-    const bool q8 = uses_int8(p, w) && vk_find_form(p, m->op->in[0], VK_FORM_Q8, &form, &scales);
-    if (q8) vk_reads(s, form, vk_value_bytes(p, m->op->in[0]) / 2 + 512);
+    const VkDeviceAddress base = scratch(p), hid = base + m->hid, hid_scales = base + m->hid_scales;
+    VkDeviceAddress x = vk_value(p, m->op->in[0]), scales = 0;
+    if (part == DOWN) x = hid, scales = hid_scales;
+    else if (q8 && vk_find_form(p, m->op->in[0], VK_FORM_Q8, &x, &scales)) vk_reads(s, x, vk_value_bytes(p, m->op->in[0]) / 2 + 512);
     else read_value(p, s, m->op->in[0]);
-    vk_reads(s, base, m->hid);
-    read_value(p, s, m->op->in[1]);
-    if (part == 2) vk_reads(s, base + m->tmp, m->end - m->tmp);
-    if (part == 1) vk_writes(s, base + m->tmp, m->end - m->tmp);
-    else vk_writes(s, base + m->hid, m->tmp - m->hid);
-    s->push.a[1] = q8 ? form : vk_value(p, m->op->in[0]);
-    s->push.a[2] = base + m->hid;
-    s->push.a[3] = m->gate->w;
-    s->push.a[4] = m->gate->s;
-    s->push.a[5] = m->gate->h;
+    vk_reads(s, base, part == DOWN ? m->tmp : m->hid);
+    if (!choose) read_value(p, s, m->op->in[1]);
+    if (part == UP) vk_reads(s, base + m->tmp, m->end - m->tmp);
+    if (part == GATE || part == DOWN) vk_writes(s, base + m->tmp, m->end - m->tmp);
+    else vk_writes(s, hid, m->tmp - m->hid);
+    const ob_dev_weight *first = part == DOWN ? m->down : m->gate;
+    s->push.a[1] = x;
+    s->push.a[2] = hid;
+    s->push.a[3] = first->w;
+    s->push.a[4] = first->s;
+    s->push.a[5] = first->h;
     s->push.a[6] = m->up->w;
     s->push.a[7] = m->up->s;
-    const VkDeviceAddress more[] = {m->up->h, m->gate->z, m->up->z, scales, base + m->hid_scales,
+    const VkDeviceAddress more[] = {m->up->h, first->z, m->up->z, scales, hid_scales,
                                     m->direct ? vk_value(p, m->op->in[1]) : base, base + m->row_of, base + m->tmp};
-    for (int k = 0; k < 8; k++) vk_push_addr(&s->push, 2 * k, more[k]);
-    s->grid[0] = (uint32_t)ob_div_up(m->ff, BLOCK);
+    for (int a = 0; a < 8; a++) vk_push_addr(&s->push, 2 * a, more[a]);
+    if (choose) push_choice(p, m, s);
+    s->grid[0] = (uint32_t)ob_div_up(n, BLOCK);
     s->grid[1] = m->max_tiles;
-    s->cut = 1;
+    s->cut = choose ? 0 : 1; /* the first workgroup writes the choice for all */
     return OB_OK;
 }
 
-static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
+/* norm: op whose input is this one's result, and gets it as int8 too; or OB_NONE. */
+static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm, ob_err *err)
 {
     const ob_val res = m->op->in[3];
-    const uint32_t t = threads_of(p, m->n_used * m->ffp / 32, DOWN_WG);
+    const uint32_t t = threads_of(p, m->n_used * m->ffp / 32, DOWN_THREADS), cols = norm != OB_NONE ? DOWN_NORM_COLUMNS : m->q8_hid ? 2 : 1;
+    const uint32_t wg = norm != OB_NONE ? BLOCK / cols * t : DOWN_WG;
     const vk_pipe *pipe;
     char name[48];
     kernel_name(p, "moe_down", m->down, name, sizeof name);
-    OB_TRY(vk_kernel_get(p->dev, name, 10,
-                         (uint32_t[]){DOWN_WG, t, 2, p->dev->sg, m->direct, m->ffp, m->d, m->n_used, m->n_expert, res != OB_NONE},
+    OB_TRY(vk_kernel_get(p->dev, name, 12,
+                         (uint32_t[]){wg, t, m->q8_hid ? DOWN_AHEAD : 1, p->dev->sg, m->direct, m->ffp, m->d, m->n_used,
+                                      m->n_expert, res != OB_NONE, cols, norm != OB_NONE},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -438,8 +483,17 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
     const VkDeviceAddress more[] = {m->down->z, base + m->hid_scales, vk_value(p, m->op->in[2]), base + m->place_of};
     for (int k = 0; k < 4; k++) vk_push_addr(&s->push, 2 * k, more[k]);
     s->grid[0] = m->rows;
-    s->grid[1] = (uint32_t)ob_div_up(m->d, DOWN_WG / t);
+    s->grid[1] = (uint32_t)ob_div_up(m->d, wg / t * cols);
     s->cut = 2;
+    if (norm != OB_NONE) {
+        const ob_op *n = &p->prog.ops[norm];
+        VkDeviceAddress to[2];
+        vk_write_form(p, s, n->out[0], VK_FORM_Q8, to);
+        p->forms[p->form_last].raw = true;
+        p->forms[p->form_last].eps = n->p.norm.eps;
+        const VkDeviceAddress forms[] = {p->weights[n->w[0]]->w, to[0], to[1]};
+        for (int k = 0; k < 3; k++) vk_push_addr(&s->push, 8 + 2 * k, forms[k]);
+    }
     return OB_OK;
 }
 
@@ -505,7 +559,14 @@ static ob_status add_sum(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
     return OB_OK;
 }
 
-ob_status vk_moe_add(ob_dev_plan *p, int32_t i, ob_err *err)
+bool vk_moe_gives_norm(const ob_dev_plan *p, const ob_op *op)
+{
+    const moe m = moe_of(p, op);
+    return !m.parts && m.q8_hid && m.rows <= VK_MATVEC_ROWS && m.d % BLOCK == 0 && (p->fast & VK_FAST_SUBGROUP) &&
+           BLOCK / DOWN_NORM_COLUMNS * threads_of(p, m.n_used * m.ffp / 32, DOWN_THREADS) <= p->dev->phys->max_invocations;
+}
+
+ob_status vk_moe_add(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
 {
     const moe m = moe_of(p, &p->prog.ops[i]);
     const vk_form form = vk_moe_form(p, m.op);
@@ -517,7 +578,9 @@ ob_status vk_moe_add(ob_dev_plan *p, int32_t i, ob_err *err)
         OB_TRY(add_gemm(p, i, &m, 1, err));
         return add_sum(p, i, &m, err);
     }
-    if (m.mixed) OB_TRY(add_up(p, i, &m, 1, err));
-    OB_TRY(add_up(p, i, &m, m.mixed ? 2 : 0, err));
-    return add_down(p, i, &m, err);
+    if (m.mixed) OB_TRY(add_up(p, i, &m, GATE, err));
+    OB_TRY(add_up(p, i, &m, m.mixed ? UP : BOTH, err));
+    if (!m.parts) return add_down(p, i, &m, norm, err);
+    OB_TRY(add_up(p, i, &m, DOWN, err));
+    return add_sum(p, i, &m, err);
 }

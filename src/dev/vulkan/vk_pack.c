@@ -28,6 +28,7 @@ static layout layout_of(ob_type t)
     case OB_BF16:
         return (layout){.w = 64};
     case OB_Q4_0:
+    case OB_MXFP4:
         return (layout){.w = 16, .s = 2};
     case OB_Q4_1:
         return (layout){.w = 16, .s = 4};
@@ -71,6 +72,17 @@ static void split_simple(ob_type t, enum array a, const uint8_t *src, uint8_t *d
                                     : l.w;
     for (uint64_t i = 0; i < n; i++, src += block, dst += size)
         memcpy(dst, src + off, (size_t)size);
+}
+
+/* MXFP4, 17 bytes: exponent e, q; the scale 2^(e - 128) of twice the values becomes bf16. */
+static void split_mxfp4(enum array a, const uint8_t *src, uint8_t *dst, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++, src += 17) {
+        const uint32_t e = src[0], bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+        const uint16_t scale = (uint16_t)(bits >> 16);
+        if (a == ARRAY_W) memcpy(dst + 16 * i, src + 1, 16);
+        else memcpy(dst + 2 * i, &scale, 2);
+    }
 }
 
 /* Q6_K, 210 bytes: l[128], h[64], s[16], d. Bits of element e = 128 c + 32 k + l: low four in
@@ -143,6 +155,8 @@ static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weigh
         const uint8_t *src = (const uint8_t *)desc->data + at / 8 * src8;
         if (k6)
             split_q6_k(a, src, to, units);
+        else if (w->type == OB_MXFP4)
+            split_mxfp4(a, src, to, units);
         else
             split_simple(w->type, a, src, to, units);
         OB_TRY(vk_stage_send(d, &w->mem, off + at * unit8 / 8, bytes, err));

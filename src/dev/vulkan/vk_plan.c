@@ -445,7 +445,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_MOE_ROUTE:
         return vk_route_add(p, i, err);
     case OB_OP_MOE_GLU:
-        return vk_moe_add(p, i, err);
+        return vk_moe_add(p, i, OB_NONE, err);
     case OB_OP_HC_MIX:
         return vk_hc_mix_add(p, i, err);
     case OB_OP_HC_POST:
@@ -468,7 +468,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
 
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
-    p->forms[0].of = p->forms[1].of = p->sorted_of = OB_NONE;
+    p->forms[0].of = p->forms[1].of = p->sorted_of = p->chosen_by = OB_NONE;
     OB_TRY(add_inputs(p, err));
     for (int32_t i = 0, n_ops; i < p->prog.n_ops; i += n_ops) {
         const ob_op *op = &p->prog.ops[i];
@@ -583,9 +583,10 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
         } else if (op->kind == OB_OP_ATTENTION) {
             part = OB_MAX(part, vk_attn_scratch(p, op));
             count = OB_MAX(count, vk_attn_counters(p, op));
+        } else if (op->kind == OB_OP_MOE_ROUTE) {
+            count = OB_MAX(count, vk_route_counters(p));
         } else if (op->kind == OB_OP_MOE_GLU) {
             form = OB_MAX(form, vk_value_bytes(p, op->in[0]) / 2);
-            count = OB_MAX(count, vk_route_counters(p));
             moe = OB_MAX(moe, vk_moe_scratch(p, op));
         } else if (op->kind == OB_OP_CSA) {
             part = OB_MAX(part, vk_csa_scratch(p, op));

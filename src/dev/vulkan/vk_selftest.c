@@ -191,13 +191,15 @@ static bool take_ops(trial *t, const ob_program *p, int32_t i, int32_t before)
 static const char *const *optional(ob_op_kind kind)
 {
     static const char *const norm[] = {"form", "norm_rows", NULL}, *const form[] = {"form", NULL},
-                      *const attn[] = {"form", "attn_one", "heads", NULL}, *const none[] = {NULL};
+                      *const attn[] = {"form", "attn_one", "heads", NULL}, *const route[] = {"moe_router", NULL},
+                      *const none[] = {NULL};
     switch (kind) {
     case OB_OP_RMS_NORM: return norm;
     case OB_OP_LAYER_NORM:
     case OB_OP_GLU:
     case OB_OP_ACT: return form;
     case OB_OP_ATTENTION: return attn;
+    case OB_OP_MOE_ROUTE: return route;
     default: return none;
     }
 }
@@ -208,7 +210,7 @@ static ob_status add_reader(trial *t, ob_err *err)
     const ob_op *last = &t->ops[t->prog.n_ops - 1];
     const ob_value *x = &t->vals[last->out[0]];
     t->reader = -1;
-    if (!optional(last->kind)[0]) return OB_OK;
+    if (!optional(last->kind)[0] || last->kind == OB_OP_MOE_ROUTE) return OB_OK;
     if (x->cols % 32 || x->cols > 65536) return OB_OK;
     const int32_t w = t->prog.n_weights++, in = last->out[0];
     t->weights[w] = (ob_weight){.name = "reader", .use = OB_USE_LINEAR};
@@ -402,9 +404,14 @@ out:
     return s;
 }
 
-/* Ops before an attention that one kernel may do with it: ropes, and norms of heads before them. */
+/* Ops before op i that one kernel may do with it: before an attention ropes, and norms of heads before them;
+ * before a choice of experts the router, and its norm. */
 static int32_t fused_before(const ob_program *p, int32_t i)
 {
+    if (p->ops[i].kind == OB_OP_MOE_ROUTE) {
+        if (i < 1 || p->ops[i - 1].kind != OB_OP_LINEAR || p->ops[i - 1].out[0] != p->ops[i].in[0]) return 0;
+        return i >= 2 && p->ops[i - 2].kind == OB_OP_RMS_NORM && p->ops[i - 2].out[0] == p->ops[i - 1].in[0] ? 2 : 1;
+    }
     if (p->ops[i].kind != OB_OP_ATTENTION || i < 2 || p->ops[i - 1].kind != OB_OP_ROPE || p->ops[i - 2].kind != OB_OP_ROPE)
         return 0;
     return i >= 4 && p->ops[i - 3].kind == OB_OP_RMS_NORM && p->ops[i - 4].kind == OB_OP_RMS_NORM &&
@@ -541,7 +548,7 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
     const ob_op *op = &p->ops[i];
     ob_err err;
     bool right;
-    if (d->testing || d->lost || op->kind == OB_OP_LINEAR || op->kind == OB_OP_LINEAR_HEADS) return true;
+    if (d->testing || d->lost || op->kind == OB_OP_LINEAR) return true;
     if (vk_kernel_off(d, ob_op_name(op->kind))) return false;
     const char *wanted = getenv("OB_VK_SELFTEST");
     if (wanted && strcmp(wanted, "0") == 0) return true;

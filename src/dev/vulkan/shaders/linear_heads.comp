@@ -71,7 +71,7 @@ void main()
             LOAD_PART(p, w, s, h, z, row, u, NU);
             [[unroll]] for (uint c = 0; c < NC; c++) {
                 uint at = (r0 + c) * LDX + head * (K + TAIL);
-                if (c < n) acc[c] += ALIGNED ? unit_dot(p, F4(x), U2(x), at, u) : any_dot(p, at, u);
+                if (c < n) acc[c] += ALIGNED ? unit_dot(p, load_some(F4(x), U2(x), at, u)) : any_dot(p, at, u);
             }
         }
 #if SUBGROUP

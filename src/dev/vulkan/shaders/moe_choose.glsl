@@ -1,6 +1,6 @@
 /* The choice of experts from the logits of a row, which stand in route_p. */
 shared float route_p[N_CLASS];
-shared float route_c[N_CLASS]; /* what the choice is made by; NEVER_CHOSEN: left out */
+shared vec4 route_c[(N_CLASS + 3) / 4]; /* what the choice is made by; NEVER_CHOSEN: left out */
 shared float route_part[WG];
 shared float route_score[N_GROUP];
 shared float route_w[N_USED];
@@ -63,7 +63,7 @@ void drop_groups()
     for (uint g = tid; g < N_GROUP; g += WG) {
         float a = NEVER_CHOSEN, b = NEVER_CHOSEN;
         for (uint i = g * SIZE; i < (g + 1u) * SIZE; i++) {
-            float c = route_c[i];
+            float c = route_c[i / 4u][i % 4u];
             b = max(b, min(a, c));
             a = max(a, c);
         }
@@ -77,15 +77,19 @@ void drop_groups()
             float t = route_score[o];
             if (t > NEVER_CHOSEN && (t < s || (t == s && o > g))) worse++;
         }
-        if (worse < N_GROUP - N_GROUP_USED) route_c[i] = NEVER_CHOSEN;
+        if (worse < N_GROUP - N_GROUP_USED) route_c[i / 4u][i % 4u] = NEVER_CHOSEN;
     }
     barrier();
 }
 
-void choose(uint row, RouteOut ids, RouteOut weights, F1 bias, I1 table, int token)
+/* The softmax's own sum cancels when the weights are divided by theirs, and does not change the order. */
+const bool SHORT = GATING == 1u && NORM && !HAS_BIAS && !HAS_TABLE && N_GROUP == 1u;
+
+/* The best N_USED classes to route_id, their weights to route_w. */
+void choose(F1 bias, I1 table, int token)
 {
     uint tid = gl_LocalInvocationID.x;
-    gate_classes();
+    if (!SHORT) gate_classes();
     for (uint j = tid; j < N_USED; j += WG) {
         int id = HAS_TABLE ? table.v[token * int(N_USED) + int(j)] : -1;
         bool known = id >= 0 && id < int(N_CLASS);
@@ -93,18 +97,18 @@ void choose(uint row, RouteOut ids, RouteOut weights, F1 bias, I1 table, int tok
         route_w[j] = known ? route_p[id] : 0.0;
     }
     if (!HAS_TABLE) {
-        for (uint i = tid; i < N_CLASS; i += WG) {
-            float c = route_p[i] + (HAS_BIAS ? bias.v[i] : 0.0);
-            route_c[i] = c > NEVER_CHOSEN ? c : NEVER_CHOSEN; /* NaN too */
+        for (uint i = tid; i < (N_CLASS + 3u) / 4u * 4u; i += WG) {
+            float c = i < N_CLASS ? route_p[i] + (HAS_BIAS ? bias.v[i] : 0.0) : NEVER_CHOSEN;
+            route_c[i / 4u][i % 4u] = c > NEVER_CHOSEN ? c : NEVER_CHOSEN; /* NaN too */
         }
         barrier();
         if (N_GROUP > 1u) drop_groups();
         for (uint i = tid; i < N_CLASS; i += WG) {
-            float c = route_c[i];
+            float c = route_c[i / 4u][i % 4u];
             uint rank = 0u;
-            for (uint o = 0u; o < N_CLASS; o++) {
-                float d = route_c[o];
-                rank += d > c || (d == c && o < i) ? 1u : 0u;
+            [[unroll]] for (uint q = 0u; q < (N_CLASS + 3u) / 4u; q++) {
+                vec4 d = route_c[q];
+                [[unroll]] for (uint k = 0u; k < 4u; k++) rank += d[k] > c || (d[k] == c && q * 4u + k < i) ? 1u : 0u;
             }
             if (rank >= N_USED || !(c > NEVER_CHOSEN)) continue;
             route_id[rank] = i;
@@ -112,11 +116,24 @@ void choose(uint row, RouteOut ids, RouteOut weights, F1 bias, I1 table, int tok
         }
     }
     barrier();
-    float sum = 0.0;
-    for (uint j = 0u; j < N_USED; j++) sum += route_w[j];
+    float w[N_USED], sum = 0.0;
+    [[unroll]] for (uint j = 0u; j < N_USED; j++) w[j] = route_w[j];
+    if (SHORT) {
+        float top = w[0];
+        [[unroll]] for (uint j = 0u; j < N_USED; j++) w[j] = route_id[j] < N_CLASS ? exp(w[j] - top) : 0.0;
+    }
+    [[unroll]] for (uint j = 0u; j < N_USED; j++) sum += w[j];
     float scale = NORM ? SCALE / max(sum, 6.103515625e-5) : SCALE;
-    for (uint j = tid; j < N_USED; j += WG) {
+    barrier();
+    [[unroll]] for (uint j = 0u; j < N_USED; j++)
+        if (tid == j % WG) route_w[j] = w[j] * scale;
+    barrier();
+}
+
+void store_choice(uint row, RouteOut ids, RouteOut weights)
+{
+    for (uint j = gl_LocalInvocationID.x; j < N_USED; j += WG) {
         ids.v[row * N_USED + j] = float(route_id[j]);
-        weights.v[row * N_USED + j] = route_w[j] * scale;
+        weights.v[row * N_USED + j] = route_w[j];
     }
 }

@@ -45,7 +45,8 @@ void main()
     if (row >= n_rows) return;
     for (uint i = tid; i < N_CLASS; i += WG) route_p[i] = logits.v[row * N_CLASS + i];
     barrier();
-    choose(row, ids, weights, bias, chosen, HAS_TABLE ? tok.v[row] : 0);
+    choose(bias, chosen, HAS_TABLE ? tok.v[row] : 0);
+    store_choice(row, ids, weights);
     if (TILE == 0u) return;
     memoryBarrierBuffer();
     barrier();

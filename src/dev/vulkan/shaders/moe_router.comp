@@ -21,6 +21,7 @@ layout(constant_id = 11) const uint PAD = 1;
 layout(constant_id = 12) const uint SG = 32; /* subgroup size */
 layout(constant_id = 13) const uint K = 128;
 layout(constant_id = 14) const bool HAS_NORM = false; /* else x is what the router reads */
+layout(constant_id = 15) const bool CHOOSES = true;   /* else the reader of the logits does */
 
 const bool NORM = (FLAGS & 1u) != 0u, HAS_BIAS = (FLAGS & 2u) != 0u, HAS_TABLE = false;
 
@@ -48,7 +49,7 @@ layout(push_constant, scalar) uniform Push {
 };
 
 const uint K4 = K / 4, EACH = (K4 + SG - 1) / SG; /* fours a lane */
-const uint AHEAD = EACH < 16 ? EACH : 16;
+const uint AHEAD = EACH < 8 ? EACH : 8;
 
 shared uint s_order;
 
@@ -58,17 +59,17 @@ float class_logit(uint row, uint c, out float r)
     uint lane = gl_SubgroupInvocationID;
     float sum = 0.0, squares = 0.0;
     for (uint j0 = 0u; j0 < EACH; j0 += AHEAD) {
-        vec4 wv[AHEAD], xv[AHEAD];
+        vec4 wv[AHEAD], xv[AHEAD], gv[AHEAD];
         [[unroll]] for (uint j = 0; j < AHEAD; j++) {
             uint i = (j0 + j) * SG + lane;
             bool on = i < K4;
             wv[j] = on ? w.v[c * K4 + i] : vec4(0.0);
             xv[j] = on ? x.v[row * K4 + i] : vec4(0.0);
+            if (HAS_NORM) gv[j] = on ? g.v[i] : vec4(0.0);
         }
         [[unroll]] for (uint j = 0; j < AHEAD; j++) {
-            uint i = min((j0 + j) * SG + lane, K4 - 1u);
             squares += dot(xv[j], xv[j]);
-            sum += dot(wv[j], HAS_NORM ? xv[j] * g.v[i] : xv[j]);
+            sum += dot(wv[j], HAS_NORM ? xv[j] * gv[j] : xv[j]);
         }
     }
     r = HAS_NORM ? 1.0 / sqrt(subgroupAdd(squares) / float(K) + eps) : 1.0;
@@ -110,11 +111,12 @@ void main()
             barrier();
         }
     }
-    if (!is_last(1u + row, n_part)) return;
+    if (!CHOOSES || !is_last(1u + row, n_part)) return;
     for (uint i = tid; i < N_CLASS; i += WG) route_p[i] = logits.v[row * N_CLASS + i];
     barrier();
     I1 none;
-    choose(row, ids, weights, bias, none, 0);
+    choose(bias, none, 0);
+    store_choice(row, ids, weights);
     if (TILE == 0u || !is_last(0u, n_rows)) return;
     sort_pairs(ids, n_rows * N_USED, table, row_of, place_of);
 }

@@ -2,7 +2,7 @@
  * of 16 adjacent elements, a and b, that begin at unit_a(u) and unit_b(u).
  *
  *   w  quants: 16 bytes a unit (Q8_0: 32), or the K formats' own blocks, or floats
- *   s  scales: f16, or pairs (scale, minimum); Q6_K: pairs of int8, one per run
+ *   s  scales: f16, or pairs (scale, minimum); Q6_K: pairs of int8, one per run; MXFP4: bf16
  *   h  high bits: Q5_0, Q5_1 4 bytes a unit, Q6_K 8
  *   z  Q6_K: f16 of the super-block
  *
@@ -18,6 +18,7 @@
 #define T_Q5_K 13
 #define T_Q6_K 14
 #define T_BF16 30
+#define T_MXFP4 39
 
 #if TYPE == T_Q4_K || TYPE == T_Q5_K
 uint unit_a(uint u) { return (u >> 1) * 64u + (u & 1u) * 16u; }
@@ -33,6 +34,8 @@ const float ZERO = 8.0;
 const float ZERO = 16.0;
 #elif TYPE == T_Q6_K
 const float ZERO = 32.0;
+#elif TYPE == T_MXFP4
+const float ZERO = 12.0;
 #else
 const float ZERO = 0.0;
 #endif
@@ -56,6 +59,17 @@ const uvec4 LOW = uvec4(0x0F0F0F0Fu);
 /* Four bits of h to bit 4 of four bytes. */
 uint spread(uint h) { return (((h & 15u) * 0x00204081u) & 0x01010101u) << 4; }
 uvec4 spread4(uint h) { return uvec4(spread(h), spread(h >> 4), spread(h >> 8), spread(h >> 12)); }
+
+#if TYPE == T_MXFP4
+/* Nibbles (sign, two bits of exponent, one of mantissa) to twice their values, 0 1 2 3 4 6 8 12, plus ZERO. */
+uvec4 fp4(uvec4 q)
+{
+    uvec4 v = q & 0x07070707u, hi = (v >> 2) & 0x01010101u, odd = v & hi, twice = (v >> 1) & hi;
+    uvec4 big = hi * 4u + odd * 2u, neg = ((q >> 3) & 0x01010101u) * 255u;
+    uvec4 size = (v & ~(hi * 255u)) + big + (big & (twice * 255u));
+    return 0x0C0C0C0Cu + (size & ~neg) - (size & neg);
+}
+#endif
 
 #if TYPE == T_Q4_K || TYPE == T_Q5_K
 /* Scales and minima of sub-blocks 2j and 2j + 1 from the 16 bytes of a super-block's header. */
@@ -144,6 +158,11 @@ Unit decode(Raw x, uint u)
     float d = unpackHalf2x16(x.z).x;
     r.sa = d * float(int(x.s << 24) >> 24);
     r.sb = d * float(int(x.s << 16) >> 24);
+    r.ma = r.mb = 0.0;
+#elif TYPE == T_MXFP4
+    r.qa = fp4(x.q & LOW);
+    r.qb = fp4((x.q >> 4) & LOW);
+    r.sa = r.sb = uintBitsToFloat(x.s << 16);
     r.ma = r.mb = 0.0;
 #else
     r.qa = x.q & LOW;
