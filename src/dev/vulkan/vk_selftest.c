@@ -23,6 +23,7 @@
 
 enum {
     MANY = 37, /* rows: more than any kernel of few rows takes, and no multiple of a tile */
+    FEW = 5,
     MAX_T = 24, /* values, weights of a trial */
     MAX_T_OPS = 6,
     PAGE_TOK = 16,
@@ -409,8 +410,11 @@ out:
 static int32_t fused_before(const ob_program *p, int32_t i)
 {
     if (p->ops[i].kind == OB_OP_MOE_ROUTE) {
-        if (i < 1 || p->ops[i - 1].kind != OB_OP_LINEAR || p->ops[i - 1].out[0] != p->ops[i].in[0]) return 0;
-        return i >= 2 && p->ops[i - 2].kind == OB_OP_RMS_NORM && p->ops[i - 2].out[0] == p->ops[i - 1].in[0] ? 2 : 1;
+        const ob_op *router = i > 0 ? &p->ops[i - 1] : NULL;
+        if (!router || router->kind != OB_OP_LINEAR || router->out[0] != p->ops[i].in[0] ||
+            p->weights[router->w[0]].type != OB_F32)
+            return 0; /* other types round the logits, and a choice is not nearly right */
+        return i >= 2 && p->ops[i - 2].kind == OB_OP_RMS_NORM && p->ops[i - 2].out[0] == router->in[0] ? 2 : 1;
     }
     if (p->ops[i].kind != OB_OP_ATTENTION || i < 2 || p->ops[i - 1].kind != OB_OP_ROPE || p->ops[i - 2].kind != OB_OP_ROPE)
         return 0;
@@ -439,8 +443,9 @@ static ob_status try_op(vk_dev *d, const ob_program *p, int32_t i, errors *e, ob
         if (!t->weights[w].data) goto out; /* a program without its file */
     OB_GOTO(add_reader(t, err));
     OB_GOTO(make_memory(t, err));
-    OB_GOTO(run_rows(t, MANY, 0, e, err));
-    OB_GOTO(run_rows(t, 1, MANY, e, err));
+    const int32_t rows = p->ops[i].kind == OB_OP_MOE_ROUTE ? FEW : MANY; /* few: products in f32 */
+    OB_GOTO(run_rows(t, rows, 0, e, err));
+    OB_GOTO(run_rows(t, 1, rows, e, err));
 out:
     trial_free(t);
     return s;
