@@ -159,7 +159,7 @@ static void bench_act(void *arg, int ith, int n_threads)
     bench_job *j = arg;
     const int64_t g = ob_lin_act_granule(j->l), n = ob_div_up(j->m, g), k = ob_lin_k(j->l);
     const int64_t a = n * ith / n_threads * g, b = OB_MIN(n * (ith + 1) / n_threads * g, j->m);
-    if (a < b) ob_lin_act(j->l, j->x, k, j->m, a, b, j->act);
+    if (a < b) ob_lin_act(j->l, j->x, k, j->m, a, b, NULL, j->act);
 }
 static void bench_mul(void *arg, int ith, int n_threads)
 {

@@ -33,6 +33,8 @@ OB_MUST_CHECK ob_status ob_cli_find_model(const char *arg, char **path, ob_err *
 
 /* What --pooling says. */
 ob_pooling ob_cli_pooling(const ob_args *a);
+/* --act4; OFF where the command lacks it. */
+ob_act4_use ob_cli_act4(const ob_args *a);
 
 /* Engine parameters from the options that commands with an engine share; the model's path apart. */
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out);

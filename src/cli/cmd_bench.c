@@ -57,7 +57,8 @@ static ob_status feed(bench *b, int32_t batch, int32_t n, bool one_by_one, ob_er
         int32_t take = OB_MIN(per_seq, n - at);
         for (int32_t k = 0; k < batch; k++)
             b->chunks[k] = (ob_chunk){.seq = b->seqs[k], .tok = b->tok + ob_seq_len(b->seqs[k]),
-                                      .n_tok = take, .n_out = at + take == n || one_by_one};
+                                      .n_tok = take, .n_out = at + take == n || one_by_one,
+                                      .prompt = !one_by_one};
         OB_TRY(ob_ctx_step(b->c, b->chunks, batch, NULL, err));
     }
     return OB_OK;

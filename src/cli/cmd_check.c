@@ -146,7 +146,7 @@ static ob_status compare(ob_ctx *c, const golden *g, result *r, ob_err *err)
     for (int32_t at = 0; at < r->n;) {
         const float *logits;
         const int32_t n = OB_MIN(CHUNK, r->n - at);
-        const ob_chunk chunk = {.seq = s, .tok = tok + at, .n_tok = n, .n_out = n};
+        const ob_chunk chunk = {.seq = s, .tok = tok + at, .n_tok = n, .n_out = n, .prompt = true};
         ob_status st = ob_ctx_step(c, &chunk, 1, &logits, err);
         if (st != OB_OK) {
             ob_ctx_seq_free(c, s);

@@ -53,7 +53,7 @@ int ob_cmd_imatrix(const ob_args *a)
     ob_engine_info info;
     ob_buf_init(&text, OB_MAX_TOK_TEXT_BYTES);
     OB_GOTO(ob_eval_read_text(a, &text, &err));
-    OB_GOTO(ob_imatrix_new(&g.im, &err));
+    OB_GOTO(ob_imatrix_new(ob_cli_int(a, OB_OPT_COVARIANCE), &g.im, &err));
     OB_GOTO(ob_cli_load_init(&load, a, &err));
     if (load.params.n_ctx == 0) load.params.n_ctx = 512;
     load.params.observe = observe;

@@ -69,7 +69,7 @@ static ob_status feed(ob_ctx *c, ob_seq *seq, const int32_t *ids, int32_t from, 
     while (from < to) {
         const float *logits;
         int32_t n = OB_MIN(most, to - from);
-        ob_chunk chunk = {.seq = seq, .tok = ids + from, .n_tok = n, .n_out = n};
+        ob_chunk chunk = {.seq = seq, .tok = ids + from, .n_tok = n, .n_out = n, .prompt = true};
         OB_TRY(ob_ctx_step(c, &chunk, 1, &logits, err));
         if (fwrite(logits, sizeof(float) * (size_t)n_vocab, (size_t)n, f) != (size_t)n)
             return ob_err_set_errno(err, OB_E_IO, errno, "cannot write %.200s", path);

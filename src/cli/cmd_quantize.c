@@ -49,6 +49,7 @@ static int convert(const ob_args *a, ob_quantize_params *p)
     ob_buf_addf(&out, "%s: %d tensors, %d converted", a->pos[1], r.n_tensors, r.n_quantized);
     if (p->rotate) ob_buf_addf(&out, ", %d rotated", r.n_rotated);
     if (im) ob_buf_addf(&out, ", %d with importance", r.n_with_importance);
+    if (r.n_compensated) ob_buf_addf(&out, ", %d with compensated rounding", r.n_compensated);
     ob_buf_addf(&out, "; %.1f MB to %.1f MB, %.3f bits per weight\n", (double)r.src_bytes / 1e6, (double)r.n_bytes / 1e6,
                 r.bits_per_weight);
 out:;
@@ -71,6 +72,7 @@ int ob_cmd_quantize(const ob_args *a)
 
 int ob_cmd_rotate(const ob_args *a)
 {
-    ob_quantize_params p = {.rotate = true};
+    const ob_opt_value *rules = &a->values[OB_OPT_TENSOR_TYPE];
+    ob_quantize_params p = {.rotate = true, .rules = rules->list, .n_rules = rules->n_list};
     return convert(a, &p);
 }

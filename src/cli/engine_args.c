@@ -11,6 +11,12 @@ static ob_type cache_type(const ob_args *a, ob_opt_id id, ob_type def)
     return def;
 }
 
+ob_act4_use ob_cli_act4(const ob_args *a)
+{
+    const char *s = ob_cli_str(a, OB_OPT_ACT4); /* NULL where the command lacks it */
+    return !s || !strcmp(s, "off") ? OB_ACT4_OFF : !strcmp(s, "attn") ? OB_ACT4_ATTN : OB_ACT4_ALL;
+}
+
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
 {
     ob_engine_defaults(out);
@@ -23,6 +29,7 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
     out->n_seq = (int32_t)ob_cli_int(a, OB_OPT_PARALLEL); /* 0 where the command lacks it */
     out->exact = ob_cli_flag(a, OB_OPT_EXACT);
+    out->act4 = ob_cli_act4(a);
     out->k_type = cache_type(a, OB_OPT_CTK, out->k_type);
     out->v_type = cache_type(a, OB_OPT_CTV, out->v_type);
 }

@@ -33,7 +33,7 @@ ob_status ob_eval_chunk(ob_ctx *c, const int32_t *ids, int32_t n_ctx, ob_eval_fn
         const float *logits;
         int32_t n = OB_MIN(n_ubatch, n_ctx - at);
         int32_t n_out = OB_MIN(n, OB_MAX(0, at + n - first));
-        ob_chunk chunk = {.seq = seq, .tok = run + at, .n_tok = n, .n_out = n_out};
+        ob_chunk chunk = {.seq = seq, .tok = run + at, .n_tok = n, .n_out = n_out, .prompt = true};
         OB_GOTO(ob_ctx_step(c, &chunk, 1, &logits, err));
         for (int32_t i = 0; fn && i < n_out; i++) {
             int32_t pos = at + n - n_out + i;

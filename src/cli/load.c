@@ -37,6 +37,7 @@ ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
     l->params.k_type = cache_type(a, OB_OPT_CTK, exact);
     l->params.v_type = cache_type(a, OB_OPT_CTV, exact);
     l->params.exact = exact;
+    l->params.act4 = ob_cli_act4(a);
     l->params.n_seq = 1;
     l->params.on_progress = on_progress;
     l->params.progress_arg = l;

@@ -44,6 +44,14 @@ static const ob_option k_options[] = {
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS) | OB_IN(CLASSIFY),
         .doc = "f32 activations and f32 caches: slow, for checking"},
+    [OB_OPT_ACT4] = {.name = "act4", .kind = OB_OPT_KIND_ENUM, .choices = "off|attn|all", .def = "off",
+        .commands = GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
+        .doc = "round what a Hadamard-rotated file's matrices multiply to 4 bits while reading prompts: those of "
+               "attention, or all (experts too); generated tokens keep 8 bits"},
+    [OB_OPT_COVARIANCE] = {.name = "covariance", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
+        .max = 1 << 16, .commands = OB_IN(IMATRIX),
+        .doc = "also gather products of columns, in blocks of N (a multiple of 32; 4 N bytes per column): what "
+               "rotate and quantize to Q4_0 compensate rounding errors with"},
 
     [OB_OPT_HOST] = {.name = "host", .kind = OB_OPT_KIND_STRING, .arg = "ADDRESS",
         .def = "127.0.0.1", .env = "ONEBIT_HOST", .commands = OB_IN(SERVE),
@@ -189,7 +197,7 @@ static const ob_option k_options[] = {
         .commands = OB_IN(QUANTIZE) | OB_IN(ROTATE),
         .doc = "importance of columns, as 1bit imatrix or llama.cpp writes it (GGUF)"},
     [OB_OPT_TENSOR_TYPE] = {.name = "tensor-type", .kind = OB_OPT_KIND_STRING, .arg = "REGEX=TYPE",
-        .many = true, .commands = OB_IN(QUANTIZE),
+        .many = true, .commands = OB_IN(QUANTIZE) | OB_IN(ROTATE),
         .doc = "type of the tensors whose names match; the first match counts"},
     [OB_OPT_PURE] = {.name = "pure", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(QUANTIZE),
         .doc = "one type for all matrices, instead of the usual mix"},

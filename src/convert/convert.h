@@ -12,11 +12,14 @@
 
 /* ---- importance ---------------------------------------------------------------------------------- */
 
-typedef struct ob_imatrix ob_imatrix; /* mean squared activations by weight name */
+typedef struct ob_imatrix ob_imatrix; /* mean squared activations, and their mean products, by weight name */
 
-/* llama.cpp's GGUF form: tensors NAME.in_sum2 [K, n_mats] and NAME.counts [1, n_mats], f32. */
+/* llama.cpp's GGUF form: tensors NAME.in_sum2 [K, n_mats] and NAME.counts [1, n_mats], f32; ours beside them, where
+ * products were gathered: NAME.in_cov [B, K, n_mats]. */
 OB_MUST_CHECK ob_status ob_imatrix_load(const char *path, ob_imatrix **out, ob_err *err);
-OB_MUST_CHECK ob_status ob_imatrix_new(ob_imatrix **out, ob_err *err);
+/* cov_block: 0, or products x_i x_j are summed too, for i and j in the same block of so many columns (a multiple
+ * of 32; shorter rows: all of them). That takes 4 * cov_block bytes per column. */
+OB_MUST_CHECK ob_status ob_imatrix_new(int64_t cov_block, ob_imatrix **out, ob_err *err);
 /* Add the squares of n_rows rows x [n_rows][ldx] of k activations that matrix `mat` (of n_mats) of the
  * weight multiplied. The name is copied. OB_E_INVALID when k or n_mats differ from before. */
 OB_MUST_CHECK ob_status ob_imatrix_add(ob_imatrix *im, const char *name, int64_t k, int64_t n_mats, int64_t mat,
@@ -28,6 +31,11 @@ size_t ob_imatrix_n(const ob_imatrix *im);
 /* Mean squares [k] of one matrix into out; ones where it never saw a row. False when the name is unknown
  * or the shape differs. */
 bool ob_imatrix_get(const ob_imatrix *im, const char *name, int64_t k, int64_t n_mats, int64_t mat, float *out);
+/* Columns of a block of products of a weight of k columns; 0 where there are none. */
+int64_t ob_imatrix_cov_block(const ob_imatrix *im, const char *name, int64_t k, int64_t n_mats);
+/* Mean products of one matrix, columns [first, first + n) of one block, into out [n][n], symmetric. False when the matrix
+ * never saw a row. */
+bool ob_imatrix_cov(const ob_imatrix *im, const char *name, int64_t mat, int64_t first, int64_t n, double *out);
 void ob_imatrix_free(ob_imatrix *im); /* NULL is allowed */
 
 /* ---- quantising ---------------------------------------------------------------------------------- */
@@ -56,7 +64,7 @@ typedef struct ob_quantize_params {
 typedef struct ob_quantize_result {
     uint64_t n_bytes, src_bytes; /* of all tensors */
     double bits_per_weight;
-    int n_tensors, n_quantized, n_fallback, n_requantized, n_rotated, n_with_importance;
+    int n_tensors, n_quantized, n_fallback, n_requantized, n_rotated, n_with_importance, n_compensated;
 } ob_quantize_result;
 
 /* src must have been opened with data. dst_path appears when all is written. Errors: INVALID (type, rule,

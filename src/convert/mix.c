@@ -273,20 +273,22 @@ static bool rotates(const char *name)
     return false;
 }
 
-static conv_target rotated_target(const model_facts *m, const ob_tensor *t)
+/* r: the user's rule, or NULL. */
+static conv_target rotated_target(const model_facts *m, const ob_tensor *t, const rule *r)
 {
-    conv_target r = {.type = OB_Q8_0};
-    const category c = category_of(t->name);
-    if (rotates(t->name)) r.type = OB_Q4_0;
-    else if (c == CAT_OUTPUT) r.type = OB_Q6_K;
-    else if (c == CAT_EMBED && !m->tied) r.type = OB_Q4_0;
-    else if (has(t->name, "ssm_out.weight")) r.type = OB_Q5_K;
-    const bool wanted = rotates(t->name);
-    r.type = fitting_type(r.type, t->ne[0], &r.fallback);
+    conv_target c = {.type = OB_Q8_0, .by_rule = r != NULL};
+    const category cat = category_of(t->name);
+    const bool may_rotate = rotates(t->name);
+    if (r) c.type = r->type;
+    else if (may_rotate) c.type = OB_Q4_0;
+    else if (cat == CAT_OUTPUT) c.type = OB_Q6_K;
+    else if (cat == CAT_EMBED && !m->tied) c.type = OB_Q4_0;
+    else if (has(t->name, "ssm_out.weight")) c.type = OB_Q5_K;
+    c.type = fitting_type(c.type, t->ne[0], &c.fallback);
     /* In a marked file a Q4_0 matrix is a rotated one; only the table of embeddings is not multiplied. */
-    if (r.type == OB_Q4_0 && !wanted && c != CAT_EMBED) r.type = OB_Q8_0;
-    r.rotate = wanted && r.type == OB_Q4_0;
-    return r;
+    if (c.type == OB_Q4_0 && !may_rotate && (cat != CAT_EMBED || m->tied)) c.type = OB_Q8_0;
+    c.rotate = may_rotate && c.type == OB_Q4_0;
+    return c;
 }
 
 /* ---- all together -------------------------------------------------------------------------------- */
@@ -308,7 +310,7 @@ static conv_target choose(const model_facts *m, const mix_info *x, const ob_quan
 {
     conv_target c = {.type = (ob_type)t->type};
     if (!may_quantize(t)) return c;
-    if (p->rotate) return rotated_target(m, t);
+    if (p->rotate) return rotated_target(m, t, r);
     c.by_rule = r != NULL;
     c.type = r ? r->type : x->pure || p->pure ? x->type : mixed_type(m, x, t, at);
     c.type = fitting_type(c.type, t->ne[0], &c.fallback);

@@ -1,5 +1,6 @@
 /* The streaming conversion. A tensor is taken in pieces of a few MiB; the threads of the pool share the
  * rows of a piece, each with a row of floats of its own, and the piece is written before the next. */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,8 @@ typedef struct job {
     float **rows;          /* [n_threads][max row] */
     float *importance;     /* [max row * matrices] of the tensor at hand, or NULL for none */
     bool have_importance;
+    float *factors;        /* [matrices][k][block] of the tensor at hand: its rounding is compensated; NULL: it is not */
+    int64_t block;         /* columns of a block of them; the last one may be shorter */
     uint8_t *piece;
     size_t piece_bytes;
     ob_outfile *out;
@@ -42,6 +45,25 @@ static const uint8_t *source_row(const job *j, int64_t row)
     return (const uint8_t *)j->t->data + (size_t)row * ob_type_row_bytes((ob_type)j->t->type, j->t->ne[0]);
 }
 
+/* One row, block by block of the products of its inputs. */
+static ob_status compensate_row(const job *j, int64_t mat, float *row, uint8_t *dst, ob_err *err)
+{
+    const int64_t k = j->t->ne[0];
+    for (int64_t i = 0; i < k; i++)
+        if (!isfinite(row[i])) return ob_err_set(err, OB_E_INVALID, "column %lld is not finite", (long long)i);
+    for (int64_t c = 0; c < k; c += j->block)
+        conv_gptq_row(row + c, j->factors + (mat * k + c) * j->block, OB_MIN(j->block, k - c), dst + c / 32 * 18);
+    return OB_OK;
+}
+
+static void fail(job *j, ob_status s, const char *what, int64_t at, const ob_err *e)
+{
+    int none = OB_OK;
+    /* Only the first to fail writes the text; the end of the run orders it before the reader. */
+    if (s != OB_OK && atomic_compare_exchange_strong(&j->failed, &none, (int)s))
+        (void)ob_err_set(&j->fail_err, s, "tensor %s, %s %lld: %.300s", j->t->name, what, (long long)at, e->text);
+}
+
 static void quantize_rows(void *arg, int ith, int n_threads)
 {
     job *j = arg;
@@ -56,11 +78,9 @@ static void quantize_rows(void *arg, int ith, int n_threads)
             ob_type_get(j->t->type)->dequant(source_row(j, at), row, k);
             if (j->to.rotate) ob_hadamard_row(row, k);
             const float *imp = j->have_importance ? j->importance + at / j->t->ne[1] * k : NULL;
-            ob_status s = ob_quantize(j->to.type, row, j->piece + (size_t)r * row_bytes, 1, k, imp, &e);
-            int none = OB_OK;
-            /* Only the first to fail writes the text; the end of the run orders it before the reader. */
-            if (s != OB_OK && atomic_compare_exchange_strong(&j->failed, &none, (int)s))
-                (void)ob_err_set(&j->fail_err, s, "tensor %s, row %lld: %.300s", j->t->name, (long long)at, e.text);
+            uint8_t *dst = j->piece + (size_t)r * row_bytes;
+            fail(j, j->factors ? compensate_row(j, at / j->t->ne[1], row, dst, &e)
+                               : ob_quantize(j->to.type, row, dst, 1, k, imp, &e), "row", at, &e);
         }
 }
 
@@ -86,6 +106,41 @@ static void load_importance(job *j)
     j->res.n_with_importance += j->have_importance;
 }
 
+static void prepare_factors(void *arg, int ith, int n_threads)
+{
+    job *j = arg;
+    (void)ith, (void)n_threads;
+    const int64_t k = j->t->ne[0], n_block = ob_div_up(k, j->block), n_mats = j->t->ne[2] * j->t->ne[3];
+    for (int64_t i, end; ob_pool_take(j->pool, n_mats * n_block, 1, &i, &end);) {
+        const int64_t mat = i / n_block, c = i % n_block * j->block;
+        ob_err e;
+        fail(j, conv_gptq_prepare(j->p->imatrix, j->t->name, mat, j->to.rotate, c, OB_MIN(j->block, k - c),
+                                  j->factors + (mat * k + c) * j->block, &e), "matrix", mat, &e);
+    }
+}
+
+static ob_status failure(job *j, ob_err *err)
+{
+    if (err) *err = j->fail_err;
+    return (ob_status)atomic_load(&j->failed);
+}
+
+/* What compensated rounding needs, where the importance file has it and the type is one it is made for. */
+static ob_status load_factors(job *j, ob_err *err)
+{
+    size_t n;
+    const int64_t k = j->t->ne[0], n_mats = j->t->ne[2] * j->t->ne[3];
+    ob_free(j->factors);
+    j->factors = NULL;
+    j->block = j->p->imatrix && j->to.type == OB_Q4_0 ? ob_imatrix_cov_block(j->p->imatrix, j->t->name, k, n_mats) : 0;
+    if (!j->block) return OB_OK;
+    if (ob_mul_size((size_t)(k * n_mats), (size_t)j->block, &n)) j->factors = ob_reallocarray(NULL, n, sizeof(float));
+    if (!j->factors) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to compensate the rounding of %s", j->t->name);
+    ob_pool_run(j->pool, prepare_factors, j);
+    j->res.n_compensated++;
+    return atomic_load(&j->failed) ? failure(j, err) : OB_OK;
+}
+
 static ob_status write_tensor(job *j, size_t i, ob_err *err)
 {
     const ob_tensor *t = ob_file_tensor(j->src, i), *d = &j->dst[i];
@@ -101,13 +156,11 @@ static ob_status write_tensor(job *j, size_t i, ob_err *err)
     } else {
         const int64_t most = OB_MAX(1, (int64_t)(j->piece_bytes / row_bytes));
         load_importance(j);
+        OB_TRY(load_factors(j, err));
         for (j->row0 = 0; j->row0 < rows; j->row0 += most) {
             j->n_rows = OB_MIN(most, rows - j->row0);
             ob_pool_run(j->pool, quantize_rows, j);
-            if (atomic_load(&j->failed)) {
-                if (err) *err = j->fail_err;
-                return (ob_status)atomic_load(&j->failed);
-            }
+            if (atomic_load(&j->failed)) return failure(j, err);
             OB_TRY(ob_outfile_write(j->out, j->piece, (size_t)j->n_rows * row_bytes, err));
             if (j->p->on_progress)
                 j->p->on_progress(j->p->arg, t->name, j->done_bytes + t->n_bytes / (uint64_t)rows * (uint64_t)j->row0,
@@ -247,6 +300,7 @@ out:
     ob_free(j.rows);
     ob_free(j.piece);
     ob_free(j.importance);
+    ob_free(j.factors);
     ob_free(j.targets);
     ob_free(j.dst);
     return s;

@@ -182,7 +182,7 @@ int onebit_session_feed(onebit_session *ses, const int32_t *ids, int32_t n, cons
     if (ob_seq_len(ses->seq) == 0) OB_GOTO(ob_ctx_seq_reuse(m->ctx, ses->seq, ids, n, &at, &err));
     while (at < n) {
         int32_t take = OB_MIN(n - at, m->info.n_ubatch);
-        ob_chunk chunk = {.seq = ses->seq, .tok = ids + at, .n_tok = take, .n_out = logits && at + take == n};
+        ob_chunk chunk = {.seq = ses->seq, .tok = ids + at, .n_tok = take, .n_out = logits && at + take == n, .prompt = true};
         OB_GOTO(ob_ctx_step(m->ctx, &chunk, 1, &row, &err));
         at += take;
     }

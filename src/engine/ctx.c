@@ -29,14 +29,26 @@ static void mark_weights(const ob_ctx *c, const ob_program *prog, bool *needed)
                 needed[(size_t)c->op_dev[i] * (size_t)prog->n_weights + (size_t)prog->ops[i].w[k]] = true;
 }
 
+/* Can the devices do what rotated weights ask for? */
 static ob_status check_rotation(const ob_ctx *c, const ob_program *prog, const bool *needed, ob_err *err)
 {
+    bool act4 = false;
     for (int32_t d = 0; d < c->n_places; d++)
-        for (int32_t i = 0; i < prog->n_weights; i++)
-            if (needed[d * prog->n_weights + i] && prog->weights[i].hadamard &&
-                !(c->places[d].info.caps & OB_DEV_HADAMARD))
+        for (int32_t i = 0; i < prog->n_weights; i++) {
+            const ob_weight *w = &prog->weights[i];
+            const ob_dev_info *dev = &c->places[d].info;
+            if (!needed[d * prog->n_weights + i] || !w->hadamard) continue;
+            if (!(dev->caps & OB_DEV_HADAMARD))
                 return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated, and device %s does not rotate "
-                                  "activations (--device cpu does)", c->places[d].info.kind);
+                                  "activations (--device cpu does)", dev->kind);
+            if (w->act4 && !(dev->caps & OB_DEV_ACT4))
+                return ob_err_set(err, OB_E_UNSUPPORTED, "device %s has no 4-bit activations: --act4 off, or --device cpu",
+                                  dev->kind);
+            act4 |= w->act4;
+        }
+    if (c->p.act4 != OB_ACT4_OFF && !act4)
+        return ob_err_set(err, OB_E_INVALID, "4-bit activations (--act4) are for Hadamard-rotated files, and this one is not "
+                          "(1bit rotate makes one)");
     return OB_OK;
 }
 
@@ -457,12 +469,13 @@ static ob_status make_step_arrays(ob_ctx *c, ob_err *err)
     c->s_tok = ob_calloc(nt, sizeof(int32_t));
     c->s_pos = ob_calloc(nt, sizeof(int32_t));
     c->s_type = ob_calloc(nt, sizeof(int32_t));
+    c->s_coarse = ob_calloc(nt, 1);
     c->s_out = ob_calloc(nt, sizeof(int32_t));
     c->s_first = ob_calloc(ns + 1, sizeof(int32_t));
     c->s_past = ob_calloc(ns, sizeof(int32_t));
     c->s_slot = ob_calloc(ns, sizeof(int32_t));
     c->s_table = ob_calloc(ns, (size_t)c->max_pages * sizeof(int32_t));
-    bool ok = c->seqs && c->s_tok && c->s_pos && c->s_type && c->s_out && c->s_first && c->s_past && c->s_slot &&
+    bool ok = c->seqs && c->s_tok && c->s_pos && c->s_type && c->s_coarse && c->s_out && c->s_first && c->s_past && c->s_slot &&
               c->s_table;
     for (int32_t i = 0; i < c->p.n_seq && ok; i++) {
         c->seqs[i].slot = i;
@@ -725,7 +738,7 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     }
     OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
     ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling,
-                             .pictures = p->n_picture_tok > 0};
+                             .pictures = p->n_picture_tok > 0, .act4 = p->act4};
     OB_GOTO(ob_model_new(c->file, &mopt, &c->model, err));
     if (ob_model_vision(c->model)) {
         s = ob_err_set(err, OB_E_UNSUPPORTED, "the file is a vision tower, not a model that reads text: give it as "
@@ -791,6 +804,7 @@ void ob_ctx_free(ob_ctx *c)
     ob_free(c->s_tok);
     ob_free(c->s_pos);
     ob_free(c->s_type);
+    ob_free(c->s_coarse);
     ob_free(c->s_out);
     ob_free(c->s_pos_h);
     ob_free(c->s_pos_w);
@@ -1099,6 +1113,7 @@ static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_st
             c->s_tok[n_tok] = ch->tok[i];
             c->s_pos[n_tok] = ch->seq->n_tok + i;
             c->s_type[n_tok] = ch->type;
+            c->s_coarse[n_tok] = ch->prompt;
             if (c->s_vec) place_token(c, &w, ch->seq->n_tok + i, n_tok, &n_vec);
         }
     }
@@ -1107,6 +1122,7 @@ static void fill_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, ob_st
                     .type = c->s_type,
                     .seq_first = c->s_first, .seq_past = c->s_past, .seq_slot = c->s_slot,
                     .page_table = c->s_table, .max_pages = c->max_pages, .out_rows = c->s_out,
+                    .coarse = c->p.act4 == OB_ACT4_OFF ? NULL : c->s_coarse,
                     .vec = n_vec ? c->s_vec : NULL, .n_vec = n_vec, .pos_h = c->s_pos_h, .pos_w = c->s_pos_w,
                     .block_first = n_vec ? c->s_block_first : NULL, .block_end = n_vec ? c->s_block_end : NULL};
 }

@@ -41,6 +41,7 @@ typedef struct ob_chunk {
     int32_t n_out;      /* logits of the last n_out of them are wanted */
     const int32_t *marks; /* [n_out] tokens of the chunk that are wanted instead; NULL: the last ones */
     int32_t type;       /* token type of the whole chunk (hp.n_type) */
+    bool prompt;        /* text that was given, not generated: ob_engine_params.act4 is about it */
 } ob_chunk;
 
 /* Append each chunk to its sequence. *rows is valid until the next step. What it points at, in order of

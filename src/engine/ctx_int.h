@@ -65,6 +65,7 @@ struct ob_ctx {
     double load_ms;
     /* Parameters of the step in hand: arrays of max_step or n_seq entries. */
     int32_t *s_tok, *s_pos, *s_type, *s_first, *s_past, *s_slot, *s_table, *s_out;
+    uint8_t *s_coarse; /* [max_step] tokens of prompts */
     /* Where prompts may hold pictures, else NULL. */
     int32_t *s_pos_h, *s_pos_w, *s_block_first, *s_block_end; /* [max_step] */
     float *s_vec; /* [max_step][n_embd] */

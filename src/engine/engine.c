@@ -564,7 +564,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
         take = ob_ctx_chunk_size(e->ctx, r->seq, r->pics, r->n_pics, take, room);
         if (take == 0) break; /* a picture for which this step has no room left */
         bool last = done + take == r->n_tok;
-        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last,
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = take, .n_out = last, .prompt = true,
                                    .pics = r->pics, .n_pics = r->n_pics};
         e->chunk_slot[n++] = best;
         budget -= take;

@@ -68,6 +68,7 @@ static int32_t add_weight(ob_builder *b, ob_weight_use use, bool optional, const
                      .use = use};
     for (int i = 0; i < 4; i++) w->ne[i] = t->ne[i];
     w->hadamard = b->m->hadamard && t->type == OB_Q4_0 && (use == OB_USE_LINEAR || use == OB_USE_EXPERTS);
+    w->act4 = w->hadamard && (b->m->opt.act4 == OB_ACT4_ALL || (b->m->opt.act4 == OB_ACT4_ATTN && !strstr(name, ".ffn_")));
     if (w->hadamard && !strcmp(name, "token_embd.weight"))
         stick(b, ob_err_set(b->err, OB_E_FORMAT, "tensor %s is Q4_0 and multiplied: in a Hadamard-rotated file it cannot "
                             "be both plain and rotated", name));

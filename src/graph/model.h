@@ -51,11 +51,15 @@ typedef struct ob_vision_hparams {
     float mean[3], std[3]; /* of pixels in 0..1 */
 } ob_vision_hparams;
 
+/* Which rotated matrices may round the activations of prompts to 4 bits. */
+typedef enum ob_act4_use { OB_ACT4_OFF, OB_ACT4_ATTN, OB_ACT4_ALL } ob_act4_use;
+
 typedef struct ob_model_options {
     int32_t n_ctx; /* configured context: chooses between long and short rope factors; 0 = n_ctx_train */
     bool embed;    /* vectors of texts, whatever else the model can do */
     bool pictures; /* steps may hold vectors of pictures in the place of tokens (OB_E_UNSUPPORTED if it cannot) */
     ob_pooling pooling; /* how; AUTO: the file's, else mean for encoders and last for others */
+    ob_act4_use act4;   /* of a Hadamard-rotated file; ignored for others */
 } ob_model_options;
 
 /* `file` is borrowed and must outlive the model. Errors: UNSUPPORTED (architecture not known: the text

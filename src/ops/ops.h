@@ -58,6 +58,7 @@ typedef struct ob_weight {
     size_t n_bytes;
     ob_weight_use use;
     bool hadamard;    /* LINEAR, EXPERTS: rows are rotated (quant/hadamard.h), so activations must be */
+    bool act4;        /* and are rounded to 4 bits (quant/act4.h) where the step says so */
 } ob_weight;
 
 /* One layer's share of the paged cache. Element order of K: [page][head][token in page][k_dim], of V
@@ -326,6 +327,7 @@ typedef struct ob_step {
     const int32_t *page_table; /* [n_seq][max_pages] page ids, in order of position */
     int32_t max_pages;
     const int32_t *out_rows;   /* [n_out] token indices whose output is wanted */
+    const uint8_t *coarse;     /* [n_tok] 1: products of this token with act4 weights round it to 4 bits; NULL: none */
     const float *vec;          /* [n_vec][columns of EMBED's output] vectors in the place of ids */
     int32_t n_vec;
     const int32_t *pos_h, *pos_w; /* [n_tok] positions on the second and third axis of RoPE; NULL: equal to pos */

@@ -318,7 +318,8 @@ static void run_linear(const ob_ref_env *e, const ob_op *op, int64_t first, int6
         float bias = 0;
         if (op->w[4 + i] != OB_NONE) bias = ref_vector(e, op->w[4 + i], e->scratch + k)[n];
         for (int64_t r = 0; r < rows; r++) {
-            float v = (float)ref_dot(e->scratch, ref_row(e, op->in[0], r), k) + bias;
+            const float *x = ref_input(w, ref_row(e, op->in[0], r), k, ref_coarse(e, op->in[0], r), e->scratch + k);
+            float v = (float)ref_dot(e->scratch, x, k) + bias;
             v *= op->p.linear.scale;
             if (op->in[1] != OB_NONE) v += ref_row(e, op->in[1], r)[n];
             ref_row(e, op->out[i], r)[n] = v;
@@ -408,7 +409,7 @@ size_t ob_ref_scratch_floats(const ob_program *p, int32_t max_ctx)
     int64_t cols = 64, inner = 0;
     for (int32_t v = 0; v < p->n_vals; v++) cols = OB_MAX(cols, (int64_t)p->vals[v].cols);
     for (int32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].kind == OB_OP_MOE_GLU) inner = OB_MAX(inner, 2 * p->weights[p->ops[i].w[2]].ne[0]);
+        if (p->ops[i].kind == OB_OP_MOE_GLU) inner = OB_MAX(inner, 4 * p->weights[p->ops[i].w[2]].ne[0]);
         else if (p->ops[i].kind == OB_OP_CONV1D)
             inner = OB_MAX(inner, p->weights[p->ops[i].w[0]].ne[0] * p->weights[p->ops[i].w[0]].ne[1]);
         else if (p->ops[i].kind == OB_OP_CSA)

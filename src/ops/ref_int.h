@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/ref.h"
+#include "quant/act4.h"
 #include "quant/hadamard.h"
 
 static inline float *ref_row(const ob_ref_env *e, ob_val v, int64_t r)
@@ -40,6 +41,28 @@ static inline void ref_weight_row(const ob_weight *w, int64_t matrix, int64_t n,
     ref_load_row(w->type, (const char *)w->data + (size_t)(matrix * w->ne[1] + n) * row_bytes, dst, w->ne[0]);
     /* The transform is its own inverse: the weights are turned back instead of turning activations. */
     if (w->hadamard) ob_hadamard_row(dst, w->ne[0]);
+}
+
+/* Is row r of value v rounded to 4 bits before it meets an act4 weight? */
+static inline bool ref_coarse(const ob_ref_env *e, ob_val v, int64_t r)
+{
+    const ob_rows rows = e->prog->vals[v].rows;
+    if (!e->step->coarse || rows == OB_ROWS_SEQ) return false;
+    return e->step->coarse[rows == OB_ROWS_OUT ? e->step->out_rows[r] : r];
+}
+
+/* What k activations x become before they meet w (whose rows ref_weight_row turns back): x itself, or a copy in
+ * scratch [k]. */
+static inline const float *ref_input(const ob_weight *w, const float *x, int64_t k, bool coarse, float *scratch)
+{
+    if (!w->act4 || !coarse) return x;
+    for (int64_t i = 0; i < k; i += OB_HADAMARD) {
+        memcpy(scratch + i, x + i, OB_HADAMARD * sizeof *x);
+        ob_hadamard32(scratch + i);
+        ob_act4_round(scratch + i);
+        ob_hadamard32(scratch + i);
+    }
+    return scratch;
 }
 
 static inline double ref_dot(const float *a, const float *b, int64_t n)

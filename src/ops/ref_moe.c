@@ -14,7 +14,7 @@ void ob_ref_linear_heads(const ob_ref_env *e, const ob_op *op, int64_t first, in
         for (int64_t r = 0; r < rows; r++) {
             const float *x = ref_row(e, op->in[0], r) + h * (k + tail);
             float *y = ref_row(e, op->out[0], r) + h * (n + tail);
-            y[c] = (float)ref_dot(e->scratch, x, k);
+            y[c] = (float)ref_dot(e->scratch, ref_input(w, x, k, ref_coarse(e, op->in[0], r), e->scratch + k), k);
             if (c == 0) memcpy(y + n, x + k, (size_t)tail * sizeof *y);
         }
     }
@@ -113,7 +113,7 @@ void ob_ref_moe_glu(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t
     const ob_weight *gate_w = &e->prog->weights[op->w[0]], *down = &e->prog->weights[op->w[2]];
     const ob_weight *up = op->w[1] == OB_NONE ? gate_w : &e->prog->weights[op->w[1]];
     const int64_t d = down->ne[1], n_ff = down->ne[0], up0 = up == gate_w ? n_ff : 0;
-    float *row = e->scratch, *hidden = row + OB_MAX(d, n_ff), *sum = hidden + n_ff;
+    float *row = e->scratch, *in = row + OB_MAX(d, n_ff), *hidden = in + OB_MAX(d, n_ff), *sum = hidden + n_ff;
     for (int64_t t = first; t < last; t++) {
         const float *x = ref_row(e, op->in[0], t), *ids = ref_row(e, op->in[1], t), *w = ref_row(e, op->in[2], t);
         float *y = ref_row(e, op->out[0], t);
@@ -121,20 +121,22 @@ void ob_ref_moe_glu(const ob_ref_env *e, const ob_op *op, int64_t first, int64_t
         for (int32_t j = 0; j < m->n_used; j++) {
             const int64_t id = (int64_t)ids[j];
             if (id < 0 || id >= down->ne[2]) continue;
+            const bool coarse = ref_coarse(e, op->in[0], t);
             for (int64_t f = 0; f < n_ff; f++) {
                 ref_weight_row(gate_w, id, f, row);
-                float g = (float)ref_dot(row, x, d);
+                float g = (float)ref_dot(row, ref_input(gate_w, x, d, coarse, in), d);
                 ref_weight_row(up, id, up0 + f, row);
-                float u = (float)ref_dot(row, x, d);
+                float u = (float)ref_dot(row, ref_input(up, x, d, coarse, in), d);
                 if (m->clamp > 0) {
                     g = OB_MIN(g, m->clamp);
                     u = OB_MAX(-m->clamp, OB_MIN(u, m->clamp));
                 }
                 hidden[f] = ob_ref_act(m->act, g) * u;
             }
+            const float *h = ref_input(down, hidden, n_ff, coarse, in);
             for (int64_t c = 0; c < d; c++) {
                 ref_weight_row(down, id, c, row);
-                sum[c] += w[j] * (float)ref_dot(row, hidden, n_ff);
+                sum[c] += w[j] * (float)ref_dot(row, h, n_ff);
             }
         }
         for (int64_t c = 0; c < d; c++) y[c] = sum[c] + (op->in[3] == OB_NONE ? 0.0f : ref_row(e, op->in[3], t)[c]);

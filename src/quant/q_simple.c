@@ -116,6 +116,15 @@ static uint32_t fifth_bits(const uint8_t *q)
     return h;
 }
 
+float ob_quant_q4_0_scale(const float x[32], const float importance[32], void *dst)
+{
+    float w[QK];
+    ob_quant_weights(importance, QK, w);
+    const uint16_t d = stored_scale(x, w, QK, -8, 7, ob_quant_fit_scale(x, w, QK, -8, 7));
+    wr16(dst, d);
+    return ob_f16_to_f32(d);
+}
+
 void ob_quant_q_q4_0(const float *src, void *dst, int64_t n, const float *importance)
 {
     uint8_t *b = dst, q[QK];

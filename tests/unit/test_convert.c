@@ -180,7 +180,7 @@ static void test_importance(void **state)
         x[K + i] = 3;
         want_imp[i] = (x[i] * x[i] + 9) / 2;
     }
-    assert_int_equal(ob_imatrix_new(&im, &e), OB_OK);
+    assert_int_equal(ob_imatrix_new(0, &im, &e), OB_OK);
     assert_int_equal(ob_imatrix_add(im, "blk.0.attn_q.weight", K, 1, 0, x, K, 2, &e), OB_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(ob_imatrix_add(im, "blk.0.ffn_down_exps.weight", K, N_EXPERT, i, x + i * K, K, 1, &e), OB_OK);

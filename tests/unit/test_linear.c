@@ -109,7 +109,7 @@ static void product(const ob_lin *l, int64_t expert, const float *x, int64_t ldx
     memset(act, 0xA5, act_bytes + GUARD);
     memset(tmp, 0xA5, tmp_bytes + GUARD);
     for (size_t i = 0; i < n_out + GUARD; i++) out[i] = CANARY;
-    for (int64_t m0 = 0; m0 < m; m0 += ag) ob_lin_act(l, x, ldx, m, m0, OB_MIN(m0 + ag, m), act);
+    for (int64_t m0 = 0; m0 < m; m0 += ag) ob_lin_act(l, x, ldx, m, m0, OB_MIN(m0 + ag, m), NULL, act);
     const int64_t n_gran = ob_div_up(n, gran);
     for (int p = parts - 1; p >= 0; p--) /* any order */
         ob_lin_mul(l, expert, act, m, out + GUARD, ldy, n_gran * p / parts * gran,
@@ -371,7 +371,7 @@ static void test_residual_in_place(void **state)
     product(l, 0, x, K, 1, plain, 1, NULL);
     for (int n = 0; n < N; n++) y[n] = (float)n;
     void *act = ob_aligned_alloc(64, ob_lin_act_bytes(l, 1)), *tmp = ob_aligned_alloc(64, ob_lin_scratch_bytes(l, 1));
-    ob_lin_act(l, x, K, 1, 0, 1, act);
+    ob_lin_act(l, x, K, 1, 0, 1, NULL, act);
     const ob_lin_epilogue ep = {.res = y, .ldres = N, .scale = 1.0f};
     ob_lin_mul(l, 0, act, 1, y, N, 0, N, &ep, tmp);
     for (int n = 0; n < N; n++) assert_true(y[n] == (float)n + plain[n]);

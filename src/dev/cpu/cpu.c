@@ -50,7 +50,7 @@ static void fill_info(ob_dev_info *out, ob_cpu_level level, int n_threads)
              n_threads == 1 ? "" : "s", ob_cpu_level_name(level));
     snprintf(out->driver, sizeof out->driver, "built-in kernels, level %s", ob_cpu_level_name(level));
     out->caps = OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE |
-                OB_DEV_HADAMARD | OB_DEV_OBSERVE;
+                OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_OBSERVE;
     out->mem_total_bytes = meminfo_bytes("MemTotal");
     out->mem_free_bytes = meminfo_bytes("MemAvailable");
     out->max_buffer_bytes = SIZE_MAX / 2;

@@ -123,6 +123,7 @@ struct ob_dev_plan {
     /* The step in flight */
     ob_step step;
     int32_t *row_seq, *row_at; /* [max_tok]: sequence of a token, its place in the cache */
+    uint8_t *coarse_out;       /* [max_out]: step.coarse of the tokens whose output is wanted */
 };
 
 /* --- cpu_rows.c --- */
@@ -192,6 +193,13 @@ static inline uint8_t *cpu_cache_row(void *plane, size_t row_bytes, int32_t page
 static inline float *cpu_row(const ob_dev_plan *p, ob_val v, int64_t r)
 {
     return p->vals[v] + r * p->prog.vals[v].cols;
+}
+/* ob_step.coarse by rows of a value, from `row` on; NULL where no row is coarse. */
+static inline const uint8_t *cpu_coarse(const ob_dev_plan *p, ob_val v, int64_t row)
+{
+    const ob_rows rows = p->prog.vals[v].rows;
+    if (!p->step.coarse || rows == OB_ROWS_SEQ) return NULL;
+    return (rows == OB_ROWS_OUT ? p->coarse_out : p->step.coarse) + row;
 }
 static inline const float *cpu_vector(const ob_dev_plan *p, int32_t w)
 {

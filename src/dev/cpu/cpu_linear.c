@@ -130,7 +130,7 @@ static void activate_small(const ob_dev_plan *p, const cpu_stage *st, const cpu_
         x = t->rows;
     }
     for (int g = 0; g < st->lin->n_group; g++)
-        ob_lin_act(st->lin->lead[g], x, k, rows, 0, rows, t->act + st->lin->small_off[g]);
+        ob_lin_act(st->lin->lead[g], x, k, rows, 0, rows, cpu_coarse(p, op->in[0], 0), t->act + st->lin->small_off[g]);
 }
 
 static void activate_shared(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread *t, int64_t rows)
@@ -146,7 +146,7 @@ static void activate_shared(const ob_dev_plan *p, const cpu_stage *st, const cpu
         const int64_t chunk = r0 / l->chunk_rows, row0 = chunk * l->chunk_rows;
         for (int g = 0; g < l->n_group; g++)
             ob_lin_act(l->lead[g], cpu_row(p, op->in[0], row0), k, OB_MIN(l->chunk_rows, rows - row0), r0 - row0,
-                       r1 - row0, p->act + (size_t)chunk * p->act_bytes + l->act_off[g]);
+                       r1 - row0, cpu_coarse(p, op->in[0], row0), p->act + (size_t)chunk * p->act_bytes + l->act_off[g]);
     }
     ob_pool_barrier(p->dev->pool);
 }

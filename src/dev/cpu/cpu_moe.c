@@ -122,6 +122,14 @@ static int64_t columns_per_item(const moe *m, int64_t cols, int64_t granule)
 /* Which rows' activations the thread has at hand. */
 typedef struct at_hand { int32_t active, block; } at_hand;
 
+/* ob_step.coarse of n pairs from b0 on, gathered into flags [n]; NULL where no row is coarse. */
+static const uint8_t *pairs_coarse(const moe *m, int32_t b0, int32_t n, uint8_t *flags)
+{
+    const uint8_t *of_row = cpu_coarse(m->p, m->op->in[0], 0);
+    for (int32_t i = 0; of_row && i < n; i++) flags[i] = of_row[m->row_of[b0 + i]];
+    return of_row ? flags : NULL;
+}
+
 static void hidden_block(const moe *m, int32_t a, int32_t b0, int32_t n, bool fresh, int64_t n0, int64_t n1)
 {
     float *x = m->t->rows, *gu = x + n * m->d;
@@ -131,8 +139,10 @@ static void hidden_block(const moe *m, int32_t a, int32_t b0, int32_t n, bool fr
     if (fresh) {
         for (int32_t i = 0; i < n; i++)
             memcpy(x + i * m->d, cpu_row(m->p, m->op->in[0], m->row_of[b0 + i]), (size_t)m->d * sizeof *x);
-        ob_lin_act(m->gate, x, m->d, n, 0, n, act);
-        if (!share) ob_lin_act(m->up, x, m->d, n, 0, n, act_up);
+        uint8_t flags[CPU_MOE_BLOCK];
+        const uint8_t *coarse = pairs_coarse(m, b0, n, flags);
+        ob_lin_act(m->gate, x, m->d, n, 0, n, coarse, act);
+        if (!share) ob_lin_act(m->up, x, m->d, n, 0, n, coarse, act_up);
     }
     const ob_lin_epilogue ep = {.scale = 1.0f};
     const int64_t ld = 2 * m->n_ff;
@@ -146,7 +156,9 @@ static void hidden_block(const moe *m, int32_t a, int32_t b0, int32_t n, bool fr
 
 static void output_block(const moe *m, int32_t a, int32_t b0, int32_t n, bool fresh, int64_t n0, int64_t n1)
 {
-    if (fresh) ob_lin_act(m->down, m->p->moe_hid + b0 * m->n_ff, m->n_ff, n, 0, n, m->t->act);
+    uint8_t flags[CPU_MOE_BLOCK];
+    if (fresh)
+        ob_lin_act(m->down, m->p->moe_hid + b0 * m->n_ff, m->n_ff, n, 0, n, pairs_coarse(m, b0, n, flags), m->t->act);
     const ob_lin_epilogue ep = {.scale = 1.0f};
     ob_lin_mul(m->down, m->expert[a], m->t->act, n, m->p->moe_part + b0 * m->d, m->d, n0, n1, &ep, m->t->lin);
 }
@@ -257,7 +269,7 @@ void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
         const int64_t h = i / n_block, r0 = i % n_block * CPU_MOE_BLOCK, m = OB_MIN(CPU_MOE_BLOCK, rows - r0);
         const float *x = cpu_row(p, op->in[0], r0) + h * (k + tail);
         float *y = cpu_row(p, op->out[0], r0) + h * (n + tail);
-        ob_lin_act(l, x, ldx, m, 0, m, t->act);
+        ob_lin_act(l, x, ldx, m, 0, m, cpu_coarse(p, op->in[0], r0), t->act);
         ob_lin_mul(l, h, t->act, m, y, ldy, 0, n, &ep, t->lin);
         for (int64_t r = 0; r < m && tail; r++) memcpy(y + r * ldy + n, x + r * ldx + k, (size_t)tail * sizeof *y);
     }

@@ -426,7 +426,8 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->threads = keep(p, NULL, p->dev->n_threads, sizeof *p->threads);
     p->row_seq = keep(p, NULL, p->prog.max_tok, sizeof *p->row_seq);
     p->row_at = keep(p, NULL, p->prog.max_tok, sizeof *p->row_at);
-    if (!l || !p->vals || !p->threads || !p->row_seq || !p->row_at) return no_memory(err);
+    p->coarse_out = keep(p, NULL, p->prog.max_out, sizeof *p->coarse_out);
+    if (!l || !p->vals || !p->threads || !p->row_seq || !p->row_at || !p->coarse_out) return no_memory(err);
     OB_TRY(place_values(p, l, &z.work, err));
     measure(p, &z);
     const size_t n = hand_out(p, &z, NULL);

@@ -88,6 +88,7 @@ ob_status cpu_submit(ob_dev *d, ob_dev_plan *p, const ob_step *step, ob_fence *o
             p->row_seq[r] = q;
             p->row_at[r] = step->seq_past[q] + r - step->seq_first[q];
         }
+    for (int32_t i = 0; step->coarse && i < step->n_out; i++) p->coarse_out[i] = step->coarse[step->out_rows[i]];
     ob_pool_run(p->dev->pool, step_main, p);
     return OB_OK;
 }

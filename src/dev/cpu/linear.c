@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "dev/cpu/linear_pack.h"
+#include "quant/act4.h"
 #include "quant/hadamard.h"
 
 const uint8_t lin_table_iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
@@ -70,6 +71,7 @@ ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_
     l->fmt = lin_format_of(desc->type);
     l->f32 = exact || l->fmt >= LIN_N_QUANT;
     l->rotated = desc->hadamard;
+    l->act4 = desc->hadamard && desc->act4;
     if (l->rotated && l->fmt != LIN_Q4_0) {
         s = ob_err_set(err, OB_E_UNSUPPORTED, "%s: only Q4_0 can be Hadamard-rotated", desc->name);
         goto out;
@@ -110,8 +112,8 @@ size_t ob_lin_bytes(const ob_lin *l) { return l->n_bytes; }
 
 int ob_lin_act_kind(const ob_lin *l)
 {
-    enum { ROTATED = 16 };
-    return (l->f32 ? 0 : lin_fmt[l->fmt].n_sub) | (l->rotated ? ROTATED : 0);
+    enum { ROTATED = 16, ACT4 = 32 };
+    return (l->f32 ? 0 : lin_fmt[l->fmt].n_sub) | (l->rotated ? ROTATED : 0) | (l->act4 ? ACT4 : 0);
 }
 int64_t ob_lin_act_granule(const ob_lin *l)
 {
@@ -132,20 +134,41 @@ static void act_f32(const ob_lin *l, const lin_act *a, const float *x, int64_t l
             panel[k * a->pw + c] = c < n_valid ? x[c * ldx + k] : 0.0f;
 }
 
-static void act_f32_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, float *panel)
+static void act_f32_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid,
+                            const uint8_t *coarse, float *panel)
 {
     for (int c = 0; c < a->pw; c++)
         for (int64_t k = 0; k < l->k; k += OB_HADAMARD) {
             float b[OB_HADAMARD] = {0};
             if (c < n_valid) memcpy(b, x + c * ldx + k, sizeof b);
             ob_hadamard32(b);
+            if (c < n_valid && coarse && coarse[c]) {
+                int8_t q[OB_ACT4];
+                const float d = l->kern->act4(b, q);
+                for (int i = 0; i < OB_ACT4; i++) b[i] = d * (float)q[i];
+            }
             for (int i = 0; i < OB_HADAMARD; i++) panel[(k + i) * a->pw + c] = b[i];
         }
 }
 
+/* Unit b of column c of a panel (one scale per unit): 4-bit codes, in the place and form of 8-bit ones. */
+static void put_act4(const ob_lin *l, const lin_act *a, const float *x, int c, int64_t b, uint8_t *panel)
+{
+    int8_t q[OB_ACT4];
+    const float d = l->kern->act4(x, q);
+    const int64_t at = b * a->pw + c;
+    int32_t sum = 0;
+    for (int i = 0; i < OB_ACT4; i++) sum += q[i];
+    for (int i = 0; i < 8; i++) memcpy(panel + ((b * 8 + i) * a->pw + c) * 4, q + 4 * i, 4);
+    ((float *)(void *)(panel + a->off_d))[at] = d;
+    ((float *)(void *)(panel + a->off_sum))[at] = d * (float)sum;
+    for (int i = 0; i < 3; i++) ((int32_t *)(void *)(panel + a->off_init[i]))[at] = -lin_act_off(1, i) * sum;
+}
+
 /* Rotate a piece of each column into a buffer that stays in L1 and let the level's own kernel quantise it as
- * a panel of so many units, whose planes lie further back. */
-static void act_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, uint8_t *panel)
+ * a panel of so many units, whose planes lie further back; then coarse columns get their 4-bit codes. */
+static void act_rotated(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid,
+                        const uint8_t *coarse, uint8_t *panel)
 {
     enum { PIECE = 16 }; /* units; keeps every piece 64-aligned in the panel */
     _Alignas(64) float buf[LIN_MAX_PW][PIECE * LIN_BLK];
@@ -163,18 +186,23 @@ static void act_rotated(const ob_lin *l, const lin_act *a, const float *x, int64
             ob_hadamard_row(buf[c], part.k);
         }
         l->kern->act(&part, &at, buf[0], PIECE * LIN_BLK, n_valid, panel + codes);
+        for (int c = 0; c < n_valid; c++)
+            for (int64_t i = 0; coarse && coarse[c] && i < part.n_blk; i++)
+                put_act4(l, a, buf[c] + i * LIN_BLK, c, b + i, panel);
     }
 }
 
-void ob_lin_act(const ob_lin *l, const float *x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, void *act)
+void ob_lin_act(const ob_lin *l, const float *x, int64_t ldx, int64_t m, int64_t m0, int64_t m1, const uint8_t *coarse,
+                void *act)
 {
     const lin_act a = lin_act_shape(l, m);
     for (int64_t c = m0; c < m1; c += a.pw) {
         uint8_t *panel = (uint8_t *)act + (size_t)(c / a.pw) * a.panel_bytes;
         const int n_valid = (int)OB_MIN(m - c, a.pw);
-        if (l->f32 && l->rotated) act_f32_rotated(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
+        const uint8_t *coarse_c = l->act4 && coarse ? coarse + c : NULL;
+        if (l->f32 && l->rotated) act_f32_rotated(l, &a, x + c * ldx, ldx, n_valid, coarse_c, (float *)(void *)panel);
         else if (l->f32) act_f32(l, &a, x + c * ldx, ldx, n_valid, (float *)(void *)panel);
-        else if (l->rotated) act_rotated(l, &a, x + c * ldx, ldx, n_valid, panel);
+        else if (l->rotated) act_rotated(l, &a, x + c * ldx, ldx, n_valid, coarse_c, panel);
         else l->kern->act(l, &a, x + c * ldx, ldx, n_valid, panel);
     }
 }

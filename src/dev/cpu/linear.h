@@ -50,10 +50,11 @@ int ob_lin_act_kind(const ob_lin *l);
 /* Bytes of the quantised (or, for exact, copied) activations of M rows of K; 64-aligned storage. */
 size_t ob_lin_act_bytes(const ob_lin *l, int64_t m);
 /* Quantise rows [m0, m1) of x [M][ldx]. Chunks may be done by different threads when m0 and m1 are
- * multiples of ob_lin_act_granule (or m1 == M). */
+ * multiples of ob_lin_act_granule (or m1 == M). coarse [M] or NULL: rows that an act4 weight meets rounded to 4
+ * bits (quant/act4.h) instead of 8, exact mode too. */
 int64_t ob_lin_act_granule(const ob_lin *l);
 void ob_lin_act(const ob_lin *l, const float *x, int64_t ldx, int64_t m, int64_t m0, int64_t m1,
-                void *act);
+                const uint8_t *coarse, void *act);
 
 /* y[m][n] (+ bias[n]) for all M rows and outputs n in [n0, n1): y is [M][ldy], n0 a multiple of
  * ob_lin_n_granule. expert: 0 for plain weights. res (optional): y = res[m][n] + scale * (...), res may

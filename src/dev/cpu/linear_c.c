@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dev/cpu/linear_int.h"
+#include "quant/act4.h"
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
@@ -222,4 +223,6 @@ static void mul_f32_c(const lin_job *j)
     }
 }
 
-const lin_kernels lin_kernels_c = {.name = "c", .act = act_c, .mul = mul_c, .mul_f32 = mul_f32_c};
+static float act4_c(const float *x, int8_t *q) { return ob_act4_codes(x, q); }
+
+const lin_kernels lin_kernels_c = {.name = "c", .act = act_c, .act4 = act4_c, .mul = mul_c, .mul_f32 = mul_f32_c};

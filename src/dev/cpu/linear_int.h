@@ -107,6 +107,7 @@ typedef struct lin_kernels lin_kernels;
 struct ob_lin {
     lin_format fmt;
     bool rotated; /* activations go through the Hadamard transform first (Q4_0 only: one scale per unit) */
+    bool act4;    /* rotated, and coarse rows are rounded to 4 bits */
     bool f32; /* products of f32 activations: `exact`, and all float formats */
     int64_t k, n, n_experts;
     int64_t n_blk, n_grp;             /* units of a row, groups of 16 rows */
@@ -180,6 +181,8 @@ struct lin_kernels {
     const char *name;
     /* Quantise one whole panel from x [n_valid][ldx]; columns from n_valid on become zero. */
     void (*act)(const ob_lin *l, const lin_act *a, const float *x, int64_t ldx, int n_valid, uint8_t *panel);
+    /* 4-bit codes of 32 rotated values; returns their scale (quant/act4.h). */
+    float (*act4)(const float *x, int8_t *q);
     void (*mul)(const lin_job *j);     /* int8 activations */
     void (*mul_f32)(const lin_job *j); /* f32 activations */
 };

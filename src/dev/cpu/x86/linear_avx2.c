@@ -11,6 +11,7 @@
 #include <immintrin.h>
 
 #include "dev/cpu/linear_int.h"
+#include "quant/act4.h"
 
 #define AI static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline)) void
@@ -423,5 +424,7 @@ static void mul_f32_avx2(const lin_job *j)
     }
 }
 
+static float act4_avx2(const float *x, int8_t *q) { return ob_act4_codes(x, q); }
+
 const lin_kernels lin_kernels_avx2 = {
-    .name = "avx2", .act = act_avx2, .mul = mul_avx2, .mul_f32 = mul_f32_avx2};
+    .name = "avx2", .act = act_avx2, .act4 = act4_avx2, .mul = mul_avx2, .mul_f32 = mul_f32_avx2};

@@ -12,6 +12,7 @@
 #include <immintrin.h>
 
 #include "dev/cpu/linear_int.h"
+#include "quant/act4.h"
 
 #define AI static inline __attribute__((always_inline))
 
@@ -613,5 +614,7 @@ static void mul_f32_avx512(const lin_job *j)
     }
 }
 
+static float act4_avx512(const float *x, int8_t *q) { return ob_act4_codes(x, q); }
+
 const lin_kernels lin_kernels_avx512 = {
-    .name = "avx512", .act = act_avx512, .mul = mul_avx512, .mul_f32 = mul_f32_avx512};
+    .name = "avx512", .act = act_avx512, .act4 = act4_avx512, .mul = mul_avx512, .mul_f32 = mul_f32_avx512};
