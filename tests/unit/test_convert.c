@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "convert/convert.h"
 #include "fmt/gguf_write.h"
+#include "quant/act4.h"
 #include "quant/hadamard.h"
 
 enum { K = 256, N = 96, N_EXPERT = 3 };
@@ -216,6 +217,107 @@ static void test_importance(void **state)
     assert_int_equal(ob_imatrix_load(src_path, &im, &e), OB_E_FORMAT);
 }
 
+/* Loss of rows [N][K] rounded to Q4_0 at q, by the products c [K][K]. */
+static double row_loss(const uint8_t *q, bool rotated, const float *x, int n_x)
+{
+    static float back[K];
+    double loss = 0;
+    for (int n = 0; n < N; n++) {
+        ob_type_get(OB_Q4_0)->dequant(q + (size_t)n * ob_type_row_bytes(OB_Q4_0, K), back, K);
+        if (rotated) ob_hadamard_row(back, K);
+        for (int r = 0; r < n_x; r++) {
+            double y = 0;
+            for (int i = 0; i < K; i++) y += (double)(back[i] - weights[n * K + i]) * (double)x[r * K + i];
+            loss += y * y;
+        }
+    }
+    return loss;
+}
+
+/* Inputs that hang together: compensated rounding loses much less than plain rounding, rotated or not, in whole rows
+ * and in blocks; and a file that was written is the same when it is read. */
+static void test_compensation(void **state)
+{
+    (void)state;
+    enum { N_X = 3 * K };
+    ob_err e = {0};
+    static float x[N_X * K];
+    uint32_t seed = 7;
+    float mix[4] = {0};
+    for (int r = 0; r < N_X; r++) {
+        for (int k = 0; k < 4; k++) mix[k] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) / (1 << 23) - 1;
+        for (int i = 0; i < K; i++) {
+            const float noise = (float)((seed = seed * 1664525u + 1013904223u) >> 8) / (1 << 23) - 1;
+            x[r * K + i] = 2 * mix[i % 4] + mix[i / 7 % 4] + 0.3f * noise;
+        }
+    }
+    write_source(k_names, 7);
+    for (int rotate = 0; rotate < 2; rotate++) {
+        double loss[3];
+        for (int way = 0; way < 3; way++) { /* no products, blocks of 32, whole rows */
+            ob_imatrix *im;
+            ob_quantize_result r;
+            const int64_t block[3] = {0, 32, 1 << 14};
+            assert_int_equal(ob_imatrix_new(block[way], &im, &e), OB_OK);
+            assert_int_equal(ob_imatrix_add(im, "blk.0.attn_q.weight", K, 1, 0, x, K, N_X - 3, &e), OB_OK);
+            assert_int_equal(ob_imatrix_add(im, "blk.0.attn_q.weight", K, 1, 0, x + (N_X - 3) * K, K, 3, &e), OB_OK);
+            assert_int_equal(ob_imatrix_save(im, im_path, "numbers", 1, N_X, &e), OB_OK);
+            ob_imatrix_free(im);
+            assert_int_equal(ob_imatrix_load(im_path, &im, &e), OB_OK);
+            const ob_quantize_params p = {.type = "q4_0", .pure = true, .imatrix = im, .rotate = rotate};
+            assert_int_equal(convert(&p, &r, &e), OB_OK);
+            assert_int_equal(r.n_compensated, way ? 1 : 0);
+            ob_file *f = reopen();
+            const ob_tensor *t = ob_file_find_tensor(f, "blk.0.attn_q.weight");
+            assert_int_equal(t->type, OB_Q4_0);
+            loss[way] = row_loss(t->data, rotate, x, N_X);
+            ob_file_close(f);
+            ob_imatrix_free(im);
+        }
+        assert_true(loss[1] < 0.8 * loss[0]);
+        assert_true(loss[2] < 0.5 * loss[1]);
+    }
+    ob_imatrix *im;
+    assert_int_equal(ob_imatrix_new(33, &im, &e), OB_E_INVALID);
+}
+
+/* The definition of 4-bit activations: codes in range, the error bound, ends, zeros and the choice of the scale. */
+static void test_act4(void **state)
+{
+    (void)state;
+    float x[OB_ACT4], y[OB_ACT4];
+    int8_t q[OB_ACT4];
+    for (int n = 0; n < 200; n++) {
+        float most = 0;
+        for (int i = 0; i < OB_ACT4; i++) {
+            x[i] = y[i] = weights[(n * 37 + i) % (N * K)] * (n % 3 ? 1 : 1e-20f);
+            most = fmaxf(most, fabsf(x[i]));
+        }
+        const float d = ob_act4_codes(x, q);
+        ob_act4_round(y);
+        double err = 0, usual = 0;
+        for (int i = 0; i < OB_ACT4; i++) {
+            assert_in_range(q[i] + 8, 0, 15);
+            assert_true(y[i] == d * (float)q[i]);
+            const double u = (double)most / 7, v = u * rint((double)x[i] / u);
+            err += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
+            usual += (v - (double)x[i]) * (v - (double)x[i]);
+        }
+        assert_true(err <= usual * 1.00001);
+    }
+    for (int i = 0; i < OB_ACT4; i++) x[i] = i % 2 ? 3.5f : -3.5f; /* a spike, spread: both ends are exact */
+    assert_true(fabsf(ob_act4_codes(x, q)) == 3.5f * (1 / 7.0f));
+    for (int i = 0; i < OB_ACT4; i++) assert_int_equal(abs(q[i]), 7);
+    memset(x, 0, sizeof x);
+    assert_true(ob_act4_codes(x, q) == 0);
+    for (int i = 0; i < OB_ACT4; i++) assert_int_equal(q[i], 0);
+    /* Bit for bit. */
+    for (int i = 0; i < OB_ACT4; i++) x[i] = (float)(i * i % 37) - 11.3f;
+    assert_int_equal(ob_f32_bits(ob_act4_codes(x, q)), 0xc03f9cb5); /* numpy's, from the definition */
+    assert_int_equal(q[0], 4);
+    assert_int_equal(q[6], -8);
+}
+
 /* Against the definition, in double. */
 static void test_hadamard(void **state)
 {
@@ -294,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_types_and_bytes), cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_requantize),      cmocka_unit_test(test_importance),
-                                       cmocka_unit_test(test_hadamard),        cmocka_unit_test(test_rotate)};
+                                       cmocka_unit_test(test_hadamard),        cmocka_unit_test(test_rotate),
+                                       cmocka_unit_test(test_compensation),    cmocka_unit_test(test_act4)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

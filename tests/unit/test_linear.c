@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "dev/cpu/linear.h"
 #include "npz.h"
+#include "quant/act4.h"
 #include "quant/hadamard.h"
 
 enum { MAX_K = 1536, MAX_N = 80, MAX_M = 100, GUARD = 64 };
@@ -98,6 +99,7 @@ static ob_lin *pack(const weight *w, ob_cpu_level level, bool exact)
 }
 
 /* y [m][n] (stride n) with the rows split in `parts`; checks that nothing else is written. */
+static const uint8_t *coarse_rows; /* what product hands on */
 static void product(const ob_lin *l, int64_t expert, const float *x, int64_t ldx, int64_t m, float *y,
                     int parts, const ob_lin_epilogue *ep)
 {
@@ -109,7 +111,7 @@ static void product(const ob_lin *l, int64_t expert, const float *x, int64_t ldx
     memset(act, 0xA5, act_bytes + GUARD);
     memset(tmp, 0xA5, tmp_bytes + GUARD);
     for (size_t i = 0; i < n_out + GUARD; i++) out[i] = CANARY;
-    for (int64_t m0 = 0; m0 < m; m0 += ag) ob_lin_act(l, x, ldx, m, m0, OB_MIN(m0 + ag, m), NULL, act);
+    for (int64_t m0 = 0; m0 < m; m0 += ag) ob_lin_act(l, x, ldx, m, m0, OB_MIN(m0 + ag, m), coarse_rows, act);
     const int64_t n_gran = ob_div_up(n, gran);
     for (int p = parts - 1; p >= 0; p--) /* any order */
         ob_lin_mul(l, expert, act, m, out + GUARD, ldy, n_gran * p / parts * gran,
@@ -498,6 +500,59 @@ static void test_hadamard(void **state)
     weight_free(&q8);
 }
 
+/* Coarse rows of an act4 weight: its product with activations rotated and rounded beforehand, in f32 bit by bit for
+ * exact, and equal bits at all levels and widths otherwise; other rows as if act4 were off. */
+static void test_act4(void **state)
+{
+    (void)state;
+    enum { K4 = 544, N4 = 33 };
+    static float x[MAX_M * K4], rounded[MAX_M * K4], want[MAX_M * N4], got[MAX_M * N4], other[MAX_M * N4];
+    static uint8_t coarse[MAX_M];
+    weight w = weight_make(OB_Q4_0, K4, N4, 1);
+    make_x(x, MAX_M, K4);
+    memcpy(rounded, x, sizeof x);
+    ob_hadamard_row(rounded, MAX_M * K4);
+    for (int64_t r = 0; r < MAX_M; r++) {
+        coarse[r] = r % 3 != 1;
+        for (int64_t k = 0; k < K4 && coarse[r]; k += OB_ACT4) ob_act4_round(rounded + r * K4 + k);
+    }
+    for (size_t j = 0; j < OB_COUNT(ms); j++) {
+        bool first = true;
+        for (int level = OB_CPU_C; level <= OB_CPU_AVX512; level++) {
+            if (!have_level((ob_cpu_level)level)) continue;
+            w.desc.hadamard = w.desc.act4 = false;
+            ob_lin *plain = pack(&w, (ob_cpu_level)level, true);
+            w.desc.hadamard = true;
+            ob_lin *rot = pack(&w, (ob_cpu_level)level, false);
+            w.desc.act4 = true;
+            ob_lin *exact = pack(&w, (ob_cpu_level)level, true), *fast = pack(&w, (ob_cpu_level)level, false);
+            assert_int_not_equal(ob_lin_act_kind(rot), ob_lin_act_kind(fast));
+            product(plain, 0, rounded, K4, ms[j], want, 1, NULL);
+            product(rot, 0, x, K4, ms[j], other, 1, NULL);
+            coarse_rows = coarse;
+            product(exact, 0, x, K4, ms[j], got, 1, NULL);
+            assert_memory_equal(got, want, (size_t)(ms[j] * N4) * sizeof(float));
+            product(fast, 0, x, K4, ms[j], got, 2, NULL);
+            coarse_rows = NULL;
+            for (int64_t r = 0; r < ms[j]; r++)
+                for (int64_t n = 0; n < N4; n++) {
+                    const int64_t i = r * N4 + n;
+                    if (!coarse[r]) assert_true(got[i] == other[i]);
+                    else assert_true(fabsf(got[i] - want[i]) < 2e-5f * K4);
+                }
+            static float before[MAX_M * N4];
+            if (!first) assert_memory_equal(got, before, (size_t)(ms[j] * N4) * sizeof(float));
+            memcpy(before, got, sizeof got);
+            first = false;
+            ob_lin_free(plain);
+            ob_lin_free(rot);
+            ob_lin_free(exact);
+            ob_lin_free(fast);
+        }
+    }
+    weight_free(&w);
+}
+
 int main(void)
 {
     golden = npz_open(OB_TEST_DATA "/golden/quants.npz");
@@ -506,7 +561,7 @@ int main(void)
         cmocka_unit_test(test_types),    cmocka_unit_test(test_types_exact),
         cmocka_unit_test(test_extremes), cmocka_unit_test(test_odd_k),    cmocka_unit_test(test_rounding_bound),
         cmocka_unit_test(test_epilogue), cmocka_unit_test(test_residual_in_place),
-        cmocka_unit_test(test_hadamard), cmocka_unit_test(test_experts),  cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_hadamard), cmocka_unit_test(test_act4), cmocka_unit_test(test_experts),  cmocka_unit_test(test_bad),
         cmocka_unit_test(test_level),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
