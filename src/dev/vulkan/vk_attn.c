@@ -16,6 +16,7 @@ enum {
     ROPE_WG = 64,
     WRITE_WG = 64,
     HEADS_WG = 64,
+    HEADS_SUBS = 4, /* heads of a workgroup, a subgroup each */
     SPLIT_TOK = 16,
     MATRIX_QUERIES = 64,   /* of a workgroup, by matrices */
     MATRIX_LEAST_TOK = 48, /* fewer leave most of its rows empty */
@@ -279,14 +280,14 @@ static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *er
 /* --- by matrices -------------------------------------------------------------------------------- */
 
 /* How attn_cm.comp does it: heads of a workgroup; 0: not at all. */
-static uint32_t matrix_heads(const vk_phys *f, const ob_op *op, ob_type k_type, ob_type v_type)
+static uint32_t matrix_heads(const vk_phys *f, const ob_op *op, ob_type k_type, ob_type v_type, int32_t page_tok)
 {
     const ob_attn_params *a = &op->p.attn;
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
     const uint64_t k = (uint64_t)a->k_dim / 8 + 1, v = (uint64_t)a->v_dim / 8 + 1; /* rows in shared memory */
-    const uint64_t shared = 16 * (OB_MAX(MATRIX_QUERIES * k, TILE * (k + v)) + MATRIX_QUERIES * (TILE / 4 + 1 + 4)) + TILE * 4;
+    const uint64_t shared = 16 * (OB_MAX(MATRIX_QUERIES * k, TILE * (k + v)) + MATRIX_QUERIES * (TILE / 4 + 1));
     uint32_t hb = 0;
-    if (k_type != OB_F16 || v_type != OB_F16 || op->in[2] == OB_NONE || a->k_dim % 16 || a->v_dim % 16 ||
+    if (k_type != OB_F16 || v_type != OB_F16 || page_tok % TILE || op->in[2] == OB_NONE || a->k_dim % 16 || a->v_dim % 16 ||
         a->k_dim > MATRIX_MAX_DIM || a->v_dim > MATRIX_MAX_DIM || shared > f->max_shared_bytes)
         return 0;
     for (uint32_t h = 1; h <= OB_MIN(group, (uint32_t)MATRIX_QUERIES); h++)
@@ -296,7 +297,7 @@ static uint32_t matrix_heads(const vk_phys *f, const ob_op *op, ob_type k_type, 
 
 bool vk_attn_matrices(const vk_dev *d, const ob_plan_bindings *b, const ob_op *op, int32_t max_tok)
 {
-    return (d->fast & VK_FAST_ATTN) && max_tok >= MATRIX_LEAST_TOK && matrix_heads(d->phys, op, b->k_type, b->v_type) != 0;
+    return (d->fast & VK_FAST_ATTN) && max_tok >= MATRIX_LEAST_TOK && matrix_heads(d->phys, op, b->k_type, b->v_type, b->page_tok) != 0;
 }
 
 static ob_status add_matrices(ob_dev_plan *p, int32_t i, uint32_t hb, ob_err *err)
@@ -344,7 +345,7 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_attn_params *a = &op->p.attn;
     const bool split = is_split(p);
     if ((p->fast & VK_FAST_ATTN) && p->prog.max_tok >= MATRIX_LEAST_TOK) {
-        const uint32_t hb = matrix_heads(p->dev->phys, op, p->k_type, p->v_type);
+        const uint32_t hb = matrix_heads(p->dev->phys, op, p->k_type, p->v_type, p->page_tok);
         if (hb) return add_matrices(p, i, hb, err);
     }
     const cut c = cut_of(p->dev, a, split);
@@ -464,10 +465,13 @@ static ob_status add_heads(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err 
     const vk_rope_table *t;
     const vk_pipe *pipe;
     OB_TRY(vk_rope_table_of(p, h->rope[0], &t, err));
-    OB_TRY(vk_kernel_get(p->dev, "heads", 12,
-                         (uint32_t[]){HEADS_WG, p->k_type, p->v_type, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
+    const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0;
+    const uint32_t threads = sub ? p->dev->sg : HEADS_WG, per_group = sub ? HEADS_SUBS : 1;
+    OB_TRY(vk_kernel_get(p->dev, sub ? "heads" : "heads_plain", 13,
+                         (uint32_t[]){threads * per_group, p->k_type, p->v_type, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
                                       (uint32_t)r->n_rot, (uint32_t)r->rot_off, r->pairing == OB_ROPE_NEOX,
-                                      h->norm[0] != NULL, h->norm[1] != NULL, (uint32_t)a->n_head, (uint32_t)a->n_head_kv},
+                                      h->norm[0] != NULL, h->norm[1] != NULL, (uint32_t)a->n_head, (uint32_t)a->n_head_kv,
+                                      threads},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -489,7 +493,7 @@ static ob_status add_heads(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err 
     s->push.u[11] = (uint32_t)p->max_pages;
     s->push.u[12] = (uint32_t)t->n_high;
     s->push.u[13] = ob_f32_bits(h->norm[0] ? h->norm[0]->p.norm.eps : 0);
-    s->grid[0] = (uint32_t)(a->n_head + 2 * a->n_head_kv);
+    s->grid[0] = (uint32_t)ob_div_up(a->n_head + 2 * a->n_head_kv, per_group);
     s->grid[1] = (uint32_t)p->prog.max_tok;
     return OB_OK;
 }

@@ -74,7 +74,7 @@ typedef struct vk_phys {
     uint32_t max_shared_bytes, max_invocations, max_subgroups; /* of a workgroup */
     uint32_t subgroup, subgroup_min,
         subgroup_max; /* default size; what may be asked for, 0 if nothing */
-    bool subgroup_add, subgroup_shuffle, full_subgroups;
+    bool subgroup_add, subgroup_shuffle, full_subgroups; /* shuffle: and vote */
     bool int_dot, f16, int8, memory_model, budget;
     bool sparse, sparse_queue; /* a buffer may be made of several allocations */
     vk_coopmat coopmat;

@@ -232,8 +232,9 @@ static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
     p->subgroup = p11.subgroupSize;
     p->subgroup_add = (p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
                       (p11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_ARITHMETIC_BIT);
+    const VkSubgroupFeatureFlags both = VK_SUBGROUP_FEATURE_SHUFFLE_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT;
     p->subgroup_shuffle = (p11.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) &&
-                      (p11.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT);
+                          (p11.subgroupSupportedOperations & both) == both;
     if (p13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) {
         p->subgroup_min = p13.minSubgroupSize;
         p->subgroup_max = p13.maxSubgroupSize;

@@ -275,7 +275,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     d->fast |= VK_FAST_SAMPLE;
     if ((d->fast & VK_FAST_SUBGROUP) && (d->fast & VK_FAST_INT8)) d->fast |= VK_FAST_FUSED;
     if ((d->fast & VK_FAST_COOPMAT) && p->coopmat.f16_sums) d->fast |= VK_FAST_GLU;
-    if ((d->fast & VK_FAST_COOPMAT) && vk_kernel_exists("attn_cm")) d->fast |= VK_FAST_ATTN;
+    if ((d->fast & VK_FAST_COOPMAT) && p->subgroup_shuffle && vk_kernel_exists("attn_cm")) d->fast |= VK_FAST_ATTN;
     d->fast &= ~disabled_by_hand(err, &s);
     if (s == OB_OK) *out = &d->base;
 out:

@@ -6,13 +6,17 @@
  * result does not depend on its neighbours.
  *
  * Scores leave their matrices through shared memory, two threads a row, and come back as weights. Exponentials
- * are to base 2: the queries are multiplied by log2(e) beforehand. What no query sees is never read. */
+ * are to base 2: the queries are multiplied by log2(e) beforehand. They are relative to a maximum that may be
+ * up to SLACK behind the row's, so that the sums so far need to be rescaled only now and then. The next tile is on
+ * its way in registers while this one is multiplied; it lies within a page. What no query sees is never read. */
 #include "common.glsl"
 #include "cache.glsl"
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #pragma use_vulkan_memory_model
 
@@ -31,20 +35,19 @@ layout(push_constant, scalar) uniform Push {
     F1 y;
     TokInfo info;
     I1 table;
-    H1 fy;
+    U2 fy;
     uint n_head_kv, page_tok, max_pages, window, causal;
     float scale, softcap;
 };
 
 const uint BC = 32, BT = BQ / HB, KS = KD / 8 + 1, VS = VD / 8 + 1; /* rows in shared memory, in 16-byte pieces */
 const uint NK = (BC * (KD / 8) + WG - 1) / WG, NV = (BC * (VD / 8) + WG - 1) / WG;
-const uint QS = BQ * KS, KV = BC * (KS + VS), SS = BC / 4 + 1; /* a row of scores, in 16-byte pieces */
-const float NEVER = -3.0e38, LOWEST = -1.0e30, LOG2_E = 1.44269504089;
+const uint QS = BQ * KS, KV = BC * (KS + VS);
+const uint SS = BC / 4 + 1, FACTORS = BC / 8; /* a row of scores, in 16-byte pieces; factors behind its weights */
+const float NEVER = -3.0e38, LOWEST = -1.0e30, LOG2_E = 1.44269504089, SLACK = 8.0;
 
 shared uvec4 sm[QS > KV ? QS : KV]; /* the queries, then keys and values of a tile */
-shared uvec4 ss[BQ * SS];           /* a subgroup's 16 rows of scores or weights */
-shared uvec4 sx[BQ * 4];            /* a factor a row, 16 times: a matrix of it */
-shared uint s_row[BC];
+shared uvec4 ss[BQ * SS];           /* a subgroup's 16 rows of scores, or of weights and a factor 16 times */
 
 #define SUM coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
@@ -79,41 +82,41 @@ void load_queries(uint t, uint n, uint h0)
     }
 }
 
-/* A thread's half of a row of scores becomes weights; top and sum are the row's so far. What the sums so far must
- * be multiplied by goes to sx. */
-void weigh(uint sub, uint tile, uvec2 seen, inout float top, inout float sum)
+/* A thread's half of a row of scores becomes weights; top and sum are the row's so far. False: nothing of this
+ * subgroup must be rescaled; else the factors are behind the weights. */
+bool weigh(uint sub, uint tile, uvec2 seen, bool all, inout float top, inout float sum)
 {
-    uint lane = gl_SubgroupInvocationID, row = sub * 16u + lane / 2u, first = row * SS + lane % 2u * (BC / 8u);
-    float s[BC / 2u], most = top;
+    uint lane = gl_SubgroupInvocationID, half_ = lane % 2u, row = (sub * 16u + lane / 2u) * SS;
+    float s[BC / 2u], most = LOWEST;
     [[unroll]] for (uint i = 0; i < BC / 8u; i++) {
-        vec4 v = uintBitsToFloat(ss[first + i]);
+        vec4 v = uintBitsToFloat(ss[row + half_ * (BC / 8u) + i]);
+        if (softcap > 0.0) v = LOG2_E * softcap * (1.0 - 2.0 / (exp(clamp(2.0 * v / softcap, -80.0, 80.0)) + 1.0));
         [[unroll]] for (uint k = 0; k < 4u; k++) {
-            float x = v[k];
-            uint at = tile + lane % 2u * (BC / 2u) + i * 4u + k;
-            if (softcap > 0.0) x = LOG2_E * softcap * (1.0 - 2.0 / (exp(clamp(2.0 * x / softcap, -80.0, 80.0)) + 1.0));
-            x = at >= seen.x && at < seen.y ? x : NEVER;
-            s[i * 4u + k] = x;
-            most = max(most, x);
+            uint at = tile + half_ * (BC / 2u) + i * 4u + k;
+            s[i * 4u + k] = all || (at >= seen.x && at < seen.y) ? v[k] : NEVER;
+            most = max(most, s[i * 4u + k]);
         }
     }
-    uint mine = row * 4u + 2u * (lane % 2u), other = row * 4u + 2u * (1u - lane % 2u);
-    sx[mine].x = floatBitsToUint(most);
-    subgroup_meets();
-    most = max(most, uintBitsToFloat(sx[other].x));
-    subgroup_meets();
-    float alpha = exp2(top - most);
-    top = most;
-    sum *= alpha;
+    most = max(most, subgroupShuffleXor(most, 1u));
+    subgroup_meets(); /* both have read the row */
+    float alpha = 1.0;
+    if (most > top + SLACK) {
+        alpha = exp2(top - most);
+        top = most;
+        sum *= alpha;
+    }
+    bool any = subgroupAny(alpha != 1.0);
     [[unroll]] for (uint i = 0; i < BC / 2u; i++) {
-        s[i] = exp2(s[i] - most);
+        s[i] = exp2(s[i] - top);
         sum += s[i];
     }
-    uint to = row * SS + lane % 2u * (BC / 16u);
+    uint to = row + half_ * (BC / 16u);
     [[unroll]] for (uint i = 0; i < BC / 16u; i++)
         ss[to + i] = uvec4(packHalf2x16(vec2(s[8u * i], s[8u * i + 1u])), packHalf2x16(vec2(s[8u * i + 2u], s[8u * i + 3u])),
                            packHalf2x16(vec2(s[8u * i + 4u], s[8u * i + 5u])), packHalf2x16(vec2(s[8u * i + 6u], s[8u * i + 7u])));
-    sx[mine] = sx[mine + 1u] = uvec4(floatBitsToUint(alpha));
+    if (any) ss[row + FACTORS + 2u * half_] = ss[row + FACTORS + 2u * half_ + 1u] = uvec4(floatBitsToUint(alpha));
     subgroup_meets();
+    return any;
 }
 
 /* n tokens from t on, of one sequence. */
@@ -133,29 +136,33 @@ void attend(uint t, uint n, uint kvh, uint h0)
     SUM o[VD / 16u];
     [[unroll]] for (uint i = 0; i < VD / 16u; i++) o[i] = SUM(0.0);
     float top = LOWEST, sum = 0.0;
-
-    for (uint tile = near.x / BC * BC; tile < far.y; tile += BC) {
-        for (uint i = tid; i < BC; i += WG)
-            s_row[i] = tile + i < far.y ? cache_row(table, first.x, tile + i, max_pages, page_tok, n_head_kv, kvh) : ~0u;
+    uint start = near.x / BC * BC;
+    uvec4 rk[NK], rv[NV];
+#define LOAD(tile)                                                                                \
+    {                                                                                             \
+        uint base = cache_row(table, first.x, (tile), max_pages, page_tok, n_head_kv, kvh);       \
+        [[unroll]] for (uint i = 0; i < NK; i++) {                                                \
+            uint e = i * WG + tid, r = e / (KD / 8u);                                             \
+            rk[i] = r < BC && (tile) + r < far.y ? kc.v[base * (KD / 8u) + e] : uvec4(0u);        \
+        }                                                                                         \
+        [[unroll]] for (uint i = 0; i < NV; i++) {                                                \
+            uint e = i * WG + tid, r = e / (VD / 8u);                                             \
+            rv[i] = r < BC && (tile) + r < far.y ? vc.v[base * (VD / 8u) + e] : uvec4(0u);        \
+        }                                                                                         \
+    }
+    LOAD(start)
+    for (uint tile = start; tile < far.y; tile += BC) {
         barrier();
-        uvec4 rk[NK], rv[NV];
-        [[unroll]] for (uint i = 0; i < NK; i++) {
-            uint e = i * WG + tid, r = e < BC * (KD / 8u) ? s_row[e / (KD / 8u)] : ~0u;
-            rk[i] = r != ~0u ? kc.v[r * (KD / 8u) + e % (KD / 8u)] : uvec4(0u);
-        }
-        [[unroll]] for (uint i = 0; i < NV; i++) {
-            uint e = i * WG + tid, r = e < BC * (VD / 8u) ? s_row[e / (VD / 8u)] : ~0u;
-            rv[i] = r != ~0u ? vc.v[r * (VD / 8u) + e % (VD / 8u)] : uvec4(0u);
-        }
         [[unroll]] for (uint i = 0; i < NK; i++) {
             uint e = i * WG + tid;
-            if (e < BC * (KD / 8u)) sm[e / (KD / 8u) * KS + e % (KD / 8u)] = rk[i];
+            if (BC * (KD / 8u) % WG == 0u || e < BC * (KD / 8u)) sm[e / (KD / 8u) * KS + e % (KD / 8u)] = rk[i];
         }
         [[unroll]] for (uint i = 0; i < NV; i++) {
             uint e = i * WG + tid;
-            if (e < BC * (VD / 8u)) sm[BC * KS + e / (VD / 8u) * VS + e % (VD / 8u)] = rv[i];
+            if (BC * (VD / 8u) % WG == 0u || e < BC * (VD / 8u)) sm[BC * KS + e / (VD / 8u) * VS + e % (VD / 8u)] = rv[i];
         }
         barrier();
+        if (tile + BC < far.y) LOAD(tile + BC)
         [[unroll]] for (uint j = 0; j < BC / 16u; j++) {
             SUM s = SUM(0.0);
             [[unroll]] for (uint i = 0; i < KD / 16u; i++) {
@@ -166,44 +173,42 @@ void attend(uint t, uint n, uint kvh, uint h0)
             coopMatStore(s, ss, sub * 16u * SS + 4u * j, SS, gl_CooperativeMatrixLayoutRowMajor);
         }
         subgroup_meets();
-        weigh(sub, tile, seen, top, sum);
+        if (weigh(sub, tile, seen, tile >= far.x && tile + BC <= near.y, top, sum)) {
+            SUM by;
+            coopMatLoad(by, ss, sub * 16u * SS + FACTORS, SS, gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (uint i = 0; i < VD / 16u; i++)
+                for (uint e = 0; e < by.length(); e++) o[i][e] *= by[e];
+        }
         LEFT mp[BC / 16u];
         [[unroll]] for (uint j = 0; j < BC / 16u; j++)
             coopMatLoad(mp[j], ss, sub * 16u * SS + 2u * j, SS, gl_CooperativeMatrixLayoutRowMajor);
-        SUM by;
-        coopMatLoad(by, sx, sub * 64u, 4u, gl_CooperativeMatrixLayoutRowMajor);
-        [[unroll]] for (uint i = 0; i < VD / 16u; i++) {
-            for (uint e = 0; e < by.length(); e++) o[i][e] *= by[e];
+        [[unroll]] for (uint i = 0; i < VD / 16u; i++)
             [[unroll]] for (uint j = 0; j < BC / 16u; j++) {
                 RIGHT mv;
                 coopMatLoad(mv, sm, BC * KS + j * 16u * VS + 2u * i, VS, gl_CooperativeMatrixLayoutRowMajor);
                 o[i] = coopMatMulAdd(mp[j], mv, o[i]);
             }
-        }
-        barrier();
+        subgroup_meets();
     }
-    uint mine = row * 4u + 2u * (lane % 2u), other = row * 4u + 2u * (1u - lane % 2u);
-    sx[mine].x = floatBitsToUint(sum);
-    subgroup_meets();
-    sum += uintBitsToFloat(sx[other].x);
-    subgroup_meets();
-    sx[mine] = sx[mine + 1u] = uvec4(floatBitsToUint(sum > 0.0 ? 1.0 / sum : 0.0));
+    sum += subgroupShuffleXor(sum, 1u);
+    uint factors = row * SS + FACTORS + 2u * (lane % 2u);
+    ss[factors] = ss[factors + 1u] = uvec4(floatBitsToUint(sum > 0.0 ? 1.0 / sum : 0.0));
     subgroup_meets();
     SUM by;
-    coopMatLoad(by, sx, sub * 64u, 4u, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(by, ss, sub * 16u * SS + FACTORS, SS, gl_CooperativeMatrixLayoutRowMajor);
     [[unroll]] for (uint i = 0; i < VD / 16u; i++) {
         for (uint e = 0; e < by.length(); e++) o[i][e] *= by[e];
+        subgroup_meets();
         coopMatStore(o[i], ss, sub * 16u * SS, SS, gl_CooperativeMatrixLayoutRowMajor);
         subgroup_meets();
-        for (uint e = lane; e < 256u; e += gl_SubgroupSize) {
-            uint r = sub * 16u + e / 16u, c = e % 16u;
+        for (uint e = lane; e < 64u; e += gl_SubgroupSize) {
+            uint r = sub * 16u + e / 4u, c = e % 4u;
             if (r / HB >= n) continue;
-            float v = uintBitsToFloat(ss[r * SS + c / 4u][c % 4u]);
-            uint to = ((t + r / HB) * n_head_kv * GROUP + h0 + r % HB) * VD + i * 16u + c;
-            if (PLAIN) y.v[to] = v;
-            if (FORM == 2u) fy.v[to] = uint16_t(packHalf2x16(vec2(v, 0.0)));
+            vec4 v = uintBitsToFloat(ss[r * SS + c]);
+            uint to = ((t + r / HB) * n_head_kv * GROUP + h0 + r % HB) * (VD / 4u) + i * 4u + c;
+            if (PLAIN) F4(uvec2(y)).v[to] = v;
+            if (FORM == 2u) fy.v[to] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
         }
-        subgroup_meets();
     }
 }
 

@@ -27,9 +27,8 @@ layout(constant_id = 5) const uint WN = 64;
 layout(constant_id = 6) const uint SPLIT = 1;
 layout(constant_id = 7) const bool HAS_BIAS = false;
 layout(constant_id = 8) const bool HAS_RES = false;
-layout(constant_id = 9) const uint STAGES = 1; /* tiles in shared memory */
-layout(constant_id = 10) const bool TAIL = true; /* K is no multiple of BK */
-layout(constant_id = 11) const uint ACT = 1;
+layout(constant_id = 9) const bool TAIL = true; /* K is no multiple of BK */
+layout(constant_id = 10) const uint ACT = 1;
 
 /* Written and read by different workgroups of one dispatch. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer C4 { vec4 v[]; };
@@ -64,41 +63,52 @@ const uint VS = BK / 8 + 1; /* a row in shared memory, in 16-byte pieces */
 const uint NA = BM * BK / 8 / WG, NB = BN * BK / 32 / WG;
 const uint CM = WM / 16, CN = WN / 16;
 
-shared uvec4 sa[STAGES * BM * VS];
-shared uvec4 sb[STAGES * BN * VS];
+shared uvec4 sa[BM * VS];
+shared uvec4 sb[BN * VS];
 shared uint s_order;
 
 #if QUANTISED
+const bool NIBBLES = TYPE == T_Q4_0 || TYPE == T_Q4_1 || TYPE == T_Q4_K;
 #if TYPE == T_Q8_0
-const float OFFSET = 1024.0 + 128.0;
+const float OFFSET = 128.0;
 #else
-const float OFFSET = 1024.0 + ZERO;
+const float OFFSET = ZERO;
 #endif
 
-/* Two bytes become halves by standing in the mantissa of 1024. */
-uint halves(uint two, f16vec2 d, f16vec2 m)
+/* Four quants in a word, elements of run h (0 a, 1 b), to halves. Integers become halves by standing in the mantissa of
+ * 1024, two at a time: elements 0, 2 and 1, 3. A nibble's place in the high half of its byte makes it 16 times as large,
+ * which the factor of an exact fma takes back. */
+uvec2 halves(uint q, uint h, f16vec2 d, f16vec2 m)
 {
-    f16vec2 q = unpackFloat2x16(two | 0x64006400u) - f16vec2(float16_t(OFFSET));
+    f16vec2 x, y;
+    if (NIBBLES && h == 1u) {
+        const f16vec2 by = f16vec2(float16_t(0.0625)), less = f16vec2(float16_t(-64.0 - OFFSET));
+        x = fma(unpackFloat2x16((q & 0x00F000F0u) | 0x64006400u), by, less);
+        y = fma(unpackFloat2x16(((q >> 8) & 0x00F000F0u) | 0x64006400u), by, less);
+    } else {
+        const uint mask = NIBBLES ? 0x000F000Fu : 0x00FF00FFu;
+        const f16vec2 less = f16vec2(float16_t(1024.0 + OFFSET));
+        x = unpackFloat2x16((q & mask) | 0x64006400u) - less;
+        y = unpackFloat2x16(((q >> 8) & mask) | 0x64006400u) - less;
+    }
 #if HAS_MIN
-    return packFloat2x16(q * d - m);
+    x = x * d - m;
+    y = y * d - m;
 #else
-    return packFloat2x16(q * d);
+    x *= d;
+    y *= d;
 #endif
+    return uvec2(packFloat2x16(f16vec2(x.x, y.x)), packFloat2x16(f16vec2(x.y, y.y)));
 }
 
-void store_run(uint at, uvec4 q, float sc, float mn)
+void store_run(uint at, uvec4 q, uint h, float sc, float mn)
 {
     f16vec2 d = f16vec2(float16_t(sc)), m = f16vec2(float16_t(mn));
 #if TYPE == T_Q8_0
     q ^= uvec4(0x80808080u);
 #endif
-    [[unroll]] for (uint i = 0; i < 2u; i++) {
-        uint p = q[2u * i], r = q[2u * i + 1u];
-        sb[at + i] = uvec4(halves((p & 0xFFu) | ((p & 0xFF00u) << 8), d, m),
-                           halves(((p >> 16) & 0xFFu) | ((p >> 8) & 0xFF0000u), d, m),
-                           halves((r & 0xFFu) | ((r & 0xFF00u) << 8), d, m),
-                           halves(((r >> 16) & 0xFFu) | ((r >> 8) & 0xFF0000u), d, m));
-    }
+    sb[at] = uvec4(halves(q.x, h, d, m), halves(q.y, h, d, m));
+    sb[at + 1u] = uvec4(halves(q.z, h, d, m), halves(q.w, h, d, m));
 }
 #endif
 
@@ -165,21 +175,19 @@ void main()
     if (k0 < k1) {
         LOAD(k0)
     }
-    uint stage = 0u;
     for (uint kt = k0; kt < k1; kt += BK) {
-        if (STAGES == 1u) barrier();
-        uint oa = stage * (BM * VS), ob = stage * (BN * VS);
+        barrier();
         [[unroll]] for (uint i = 0; i < NA; i++) {
             uint e = i * WG + tid;
-            sa[oa + e / (BK / 8u) * VS + e % (BK / 8u)] = ra[i];
+            sa[e / (BK / 8u) * VS + e % (BK / 8u)] = ra[i];
         }
         [[unroll]] for (uint i = 0; i < NB; i++) {
-            uint e = i * WG + tid, u = (kt >> 5) + e % (BK / 32u), at = ob + e / (BK / 32u) * VS;
+            uint e = i * WG + tid, u = (kt >> 5) + e % (BK / 32u), at = e / (BK / 32u) * VS;
             uint a = at + ((unit_a(u) - kt) >> 3), b = at + ((unit_b(u) - kt) >> 3);
 #if QUANTISED
             Unit r = decode(rb[i], u);
-            store_run(a, r.qa, r.sa, r.ma);
-            store_run(b, r.qb, r.sb, r.mb);
+            store_run(a, NIBBLES ? rb[i].q : r.qa, 0u, r.sa, r.ma);
+            store_run(b, NIBBLES ? rb[i].q : r.qb, 1u, r.sb, r.mb);
 #else
             store_floats(a, rb[i].a);
             store_floats(b, rb[i].b);
@@ -192,14 +200,13 @@ void main()
         [[unroll]] for (uint kk = 0; kk < BK / 16u; kk++) {
             coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> ma[CM];
             [[unroll]] for (uint i = 0; i < CM; i++)
-                coopMatLoad(ma[i], sa, oa + (wm + i * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(ma[i], sa, (wm + i * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutRowMajor);
             [[unroll]] for (uint j = 0; j < CN; j++) {
                 coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> mb;
-                coopMatLoad(mb, sb, ob + (wn + j * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutColumnMajor);
+                coopMatLoad(mb, sb, (wn + j * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (uint i = 0; i < CM; i++) acc[i * CN + j] = coopMatMulAdd(ma[i], mb, acc[i * CN + j]);
             }
         }
-        if (STAGES == 2u) stage ^= 1u;
     }
 
 #if !GLU
