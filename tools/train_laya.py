@@ -15,6 +15,7 @@ Input of the scorer: <s>, the messages' texts with </s> after each; of more than
 """
 import argparse
 import json
+import multiprocessing
 import os
 import struct
 import time
@@ -165,10 +166,31 @@ def read_lines(path):
     return [d for d in map(json.loads, open(path, encoding="utf8")) if d["label"] in CLASSES]
 
 
+def ids_of(job):
+    tok, texts, newline = job
+    return [sequence(tok, t, 0, 2, newline) for t in texts]
+
+
+def tokenise(tok, data, newline):
+    """On all cores: plain Python is slow."""
+    texts = [texts_of(d["messages"]) for d in data]
+    n = max(1, (len(texts) + 4095) // 4096)
+    with multiprocessing.Pool() as pool:
+        return [s for part in pool.imap(ids_of, [(tok, texts[k::n], newline) for k in range(n)]) for s in part], [i for k in range(n) for i in range(k, len(texts), n)]
+
+
 def prepare(a):
-    cfg, pieces, scores, tensors = read_e5(a.e5)
-    full = Unigram(pieces, scores, cfg["unk"])
+    cfg, pieces, scores, tensors = read_e5(a.e5) if a.e5 else (None,) * 4
     train = [d for f in a.train for d in read_lines(f)]
+    if a.like:
+        like = np.load(a.like)
+        out = {k: like[k] for k in like.files if "." not in k or k.startswith("w.")}
+        match = bytes(like["pieces"]).decode().split("\0")
+        newline = len(match) - 1
+        for i in (0, 1, 2, 3, newline):
+            match[i] = "\0%d" % i
+        return write_sets(a, out, Unigram(match, like["scores"], 3), newline, train)
+    full = Unigram(pieces, scores, cfg["unk"])
     used = np.zeros(len(pieces), np.int64)
     for d in train:
         for t in texts_of(d["messages"]):
@@ -200,10 +222,15 @@ def prepare(a):
     for name, (dtype, raw) in tensors.items():
         if name != "emb.word":
             out["w." + name] = raw if dtype else raw.view("<f4").astype(np.float16)
-    # dtype of a tensor is told by its size in `load_weights`
+    write_sets(a, out, tok, newline, train)
+    print(f"{len(keep) + 1} pieces, {int((used > 0).sum())} of the original's occur")
+
+
+def write_sets(a, out, tok, newline, train):
     for f, name in [(None, "train")] + [(f, os.path.basename(f).split(".")[0]) for f in a.valid]:
         data = train if f is None else read_lines(f)
-        seqs = [sequence(tok, texts_of(d["messages"]), 0, 2, newline) for d in data]
+        seqs, order = tokenise(tok, data, newline)
+        data = [data[i] for i in order]
         out[name + ".ids"] = np.concatenate([np.array(s, np.uint16) for s in seqs])
         out[name + ".len"] = np.array([len(s) for s in seqs], np.uint16)
         out[name + ".y"] = np.array([CLASSES.index(d["label"]) for d in data], np.uint8)
@@ -213,7 +240,7 @@ def prepare(a):
         unk = sum(int((np.array(s) == 3).sum()) for s in seqs)
         print(f"{name}: {len(data)} lines, {np.mean(out[name + '.len']):.1f} ids each, {unk} unknown")
     np.savez_compressed(a.out, **out)
-    print(f"{len(keep) + 1} pieces, {int((used > 0).sum())} of the original's occur; {os.path.getsize(a.out) / 1e6:.1f} MB")
+    print(f"{a.out}: {os.path.getsize(a.out) / 1e6:.1f} MB")
 
 
 # ---------------------------------------------------------------- the network
@@ -421,6 +448,9 @@ def train(a):
                 net.kind.copy_(tuned.kind)
             for mine, src in zip(net.layers, layers):
                 mine.load_state_dict(tuned.layers[src].state_dict())
+        if a.init:
+            w = np.load(a.init)
+            net.load_state_dict({n: torch.tensor(w[n].astype(np.float32)) for n in w.files if n != "temperature"}, strict=False)
         log = "student " + ",".join(map(str, layers))
         fit(torch, net, tr, dev, 2 * a.epochs, 1.6e-4, share, teacher, log=log, seed=a.seed + 100)
         report(torch, net, {**splits, **last}, dev, log)
@@ -486,7 +516,8 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     sub = ap.add_subparsers(dest="what", required=True)
     p = sub.add_parser("prepare")
-    p.add_argument("--e5", required=True)
+    p.add_argument("--e5", help="the package's file; not with --like")
+    p.add_argument("--like", help="another result of prepare, whose word pieces and weights are taken")
     p.add_argument("--train", nargs="+", required=True)
     p.add_argument("--valid", nargs="+", required=True)
     p.add_argument("--out", required=True)
@@ -500,6 +531,7 @@ def main():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--cpu", action="store_true")
     p.add_argument("--no-teacher", action="store_true")
+    p.add_argument("--init", help="weights of a student to go on from")
     p = sub.add_parser("export")
     p.add_argument("--prep", required=True)
     p.add_argument("--weights", required=True)

@@ -5,7 +5,8 @@
     generate.py --out valid.jsonl --n 6000 --seed 2 --split valid
 
 The class of a conversation is the kind of ANSWER that its last request needs. `--split valid` uses one eighth of the
-templates, which `--split train` never uses, so that accuracy on it tells about wordings that were not trained on.
+templates, which `--split train` never uses, so that accuracy on it tells about wordings that were not trained on;
+`--split all` is for a last training, when all has been chosen.
 Lines: {"messages", "label", "lang", "tpl"}; every text stays under 1,024 bytes (longer ones never reach the scorer).
 """
 import argparse
@@ -92,15 +93,15 @@ def stdlib_functions(r):
 class Maker:
     def __init__(self, seed, split):
         self.r = random.Random(seed)
-        self.valid = split == "valid"
+        self.valid, self.all = split == "valid", split == "all"
         self.code = stdlib_functions(self.r)
         self.en = {c: self.mine(t) for c, t in (("code", en.CODE), ("prose", en.PROSE), ("short", en.SHORT))}
         self.lang = {k: {c: self.mine(v[c]) or v[c][:1] for c in self.en} for k, v in dl.L.items()}
-        self.follow = [f for f in en.FOLLOW if held_out(f[2]) == self.valid]
+        self.follow = [f for f in en.FOLLOW if self.all or held_out(f[2]) == self.valid]
         self.prior = {"code": en.CODE, "prose": en.PROSE, "short": en.SHORT}
 
     def mine(self, templates):
-        return [t for t in templates if held_out(t) == self.valid]
+        return [t for t in templates if self.all or held_out(t) == self.valid]
 
     # ---- filling templates
     def names(self):
@@ -268,7 +269,7 @@ def main():
     ap.add_argument("--out", required=True)
     ap.add_argument("--n", type=int, default=150000)
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--split", choices=["train", "valid"], default="train")
+    ap.add_argument("--split", choices=["train", "valid", "all"], default="train")
     a = ap.parse_args()
     m = Maker(a.seed, a.split)
     seen = set()
