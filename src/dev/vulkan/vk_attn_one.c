@@ -21,7 +21,7 @@ enum {
 
 vk_attn_tuning vk_attn_tuning_get(void)
 {
-    vk_attn_tuning t = {.hb = 4, .ahead = 2, .seg_min = 32, .max_seg = 32, .subgroups = 8}, e;
+    vk_attn_tuning t = {.hb = 2, .ahead = 4, .seg_min = 64, .max_seg = 32, .subgroups = 8}, e;
     const char *s = getenv("OB_VK_ATTN");
     if (s && sscanf(s, "%u,%u,%u,%u,%u", &e.hb, &e.ahead, &e.seg_min, &e.max_seg, &e.subgroups) == 5 && e.hb && e.hb <= 16 &&
         (e.hb & (e.hb - 1)) == 0 && e.ahead && e.ahead <= 16 && e.seg_min && e.seg_min % 32 == 0 && e.max_seg && e.max_seg <= 256 &&
@@ -166,6 +166,5 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when 
     s->push.u[14] = (uint32_t)(p->first_off / 4);
     s->push.u[15] = (uint32_t)p->max_pages;
     s->grid[1] = (uint32_t)a->n_head_kv * parts_of(p, a);
-    OB_TRY(vk_attn_grid(p, s, &(vk_indirect){.when = when, .y = s->grid[1], .a = a}, err));
-    return vk_warm_add(p, i, err);
+    return vk_attn_grid(p, s, &(vk_indirect){.when = when, .y = s->grid[1], .a = a}, err);
 }

@@ -206,7 +206,6 @@ typedef struct vk_dev {
     size_t n_pipes, cap_pipes;
     uint32_t sg;        /* subgroup size asked for */
     vk_attn_tuning attn;
-    uint64_t warm_bytes; /* of weights read ahead beside attention */
     ob_dev_plan *timed; /* its last step's times are not read yet */
     ob_dev_plan *running; /* its step is not waited for yet */
     vk_profile prof[VK_MAX_PROFILE];
@@ -389,6 +388,7 @@ struct ob_dev_plan {
     int32_t n_segments, n_cmds, cap_segments; /* n_cmds: command buffers there are */
     double scale, cut_scale; /* real over nominal milliseconds: by now, and when the segments were made */
     double nominal_ms, t_submit; /* of the step in flight */
+    double last_ms;              /* how long the step before took; 0: none yet */
     int32_t n_measured;
     VkQueryPool times;
     uint64_t in_flight; /* value of its last submit, 0: none */
@@ -540,10 +540,6 @@ ob_status vk_fault(vk_dev *d, ob_err *err); /* at the beginning of each step of 
 
 /* vk_heads.c */
 ob_status vk_linear_heads_add(ob_dev_plan *p, int32_t op, ob_err *err);
-/* vk_warm.c: weights of the products after op `after` into the device's cache, beside what runs there. */
-uint64_t vk_warm_bytes(const vk_phys *p);
-ob_status vk_warm_add(ob_dev_plan *p, int32_t after, ob_err *err);
-
 /* vk_record.c: the list into segments; may be called again, when nothing of the plan is in flight and its
  * scale has changed. */
 /* vk_moe.c */

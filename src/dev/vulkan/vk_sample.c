@@ -8,7 +8,7 @@
 
 enum {
     TOP_WG = 256,
-    SEGMENT = 8192, /* columns that a workgroup looks through */
+    SEGMENT = 4096, /* columns that a workgroup looks through */
 };
 
 static uint32_t n_segments(const ob_program *g, const ob_op *op)

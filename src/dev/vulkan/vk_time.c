@@ -100,6 +100,7 @@ double vk_time_worst(const ob_dev_plan *p, const vk_cost *c)
 /* A step of this plan took so long. The first one also pays for cold caches: it counts, and is forgotten soon. */
 void vk_time_measured(ob_dev_plan *p, double ms)
 {
+    p->last_ms = ms;
     if (!(p->nominal_ms > 0)) return;
     const double now = OB_MIN(OB_MAX(ms / p->nominal_ms, MIN_SCALE), MAX_SCALE);
     p->scale = p->n_measured == 0 ? now : 0.7 * p->scale + 0.3 * now;

@@ -254,7 +254,6 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     d->profile = opt->profile;
     d->sg = choose_subgroup(p);
     d->attn = vk_attn_tuning_get();
-    d->warm_bytes = vk_warm_bytes(p);
     const VkResult r = create_device(d);
     if (r != VK_SUCCESS) {
         s = vk_error(d, r, "opening the device", err);

@@ -39,17 +39,32 @@ vec4 join(vec4 a, vec4 b)
     return vec4(m, s, a.z + b.z, 0.0);
 }
 
+/* Numbers i, i + 256, .. of x[from ..+ n), all loaded before any is used. */
+const uint AHEAD = 8u;
+
+void number_at(uint from, uint n, uint i, out float v[AHEAD])
+{
+    [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+        uint at = from + min(i + a * 256u, n - 1u);
+        v[a] = FROM_LISTS ? list.v[at] : x.v[at];
+    }
+}
+
 /* Of x[from ..+ n): the largest key of this thread's numbers; their sums, of all threads, to s_sum[0]. */
 uint look_through(uint from, uint n, uint row)
 {
     uint tid = gl_LocalInvocationID.x, best = 0u;
     vec4 sum = vec4(minus_inf(), 0.0, 0.0, 0.0);
-    for (uint i = tid; i < n; i += 256u) {
-        float v = FROM_LISTS ? list.v[from + i] : x.v[from + i];
-        best = max(best, order_of(v));
-        if (FROM_LISTS) continue;
-        if (is_nan(v)) sum.z += 1.0;
-        else if (v > minus_inf()) sum = join(sum, vec4(v, 1.0, 0.0, 0.0));
+    for (uint i0 = tid; i0 < n; i0 += 256u * AHEAD) {
+        float v[AHEAD];
+        number_at(from, n, i0, v);
+        [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+            if (i0 + a * 256u >= n) break;
+            best = max(best, order_of(v[a]));
+            if (FROM_LISTS) continue;
+            if (is_nan(v[a])) sum.z += 1.0;
+            else if (v[a] > minus_inf()) sum = join(sum, vec4(v[a], 1.0, 0.0, 0.0));
+        }
     }
     for (uint i = tid; FROM_LISTS && i < n_seg; i += 256u) sum = join(sum, list_sum.v[row * n_seg + i]);
     s_sum[tid] = sum;
@@ -79,13 +94,17 @@ uint id_of(uint from, uint i) { return FROM_LISTS ? list_id.v[from + i] : gl_Wor
 /* Numbers at or above the bound, in any order; their count, or more than MANY. */
 uint gather(uint from, uint n, uint bound)
 {
-    for (uint i = gl_LocalInvocationID.x; i < n; i += 256u) {
-        uint key = order_of(FROM_LISTS ? list.v[from + i] : x.v[from + i]);
-        if (key < bound) continue;
-        uint at = atomicAdd(s_count, 1u);
-        if (at >= MANY) continue;
-        s_key[at] = key;
-        s_id[at] = id_of(from, i);
+    for (uint i0 = gl_LocalInvocationID.x; i0 < n; i0 += 256u * AHEAD) {
+        float v[AHEAD];
+        number_at(from, n, i0, v);
+        [[unroll]] for (uint a = 0; a < AHEAD; a++) {
+            uint i = i0 + a * 256u, key = order_of(v[a]);
+            if (i >= n || key < bound) continue;
+            uint at = atomicAdd(s_count, 1u);
+            if (at >= MANY) continue;
+            s_key[at] = key;
+            s_id[at] = id_of(from, i);
+        }
     }
     barrier();
     return s_count;
