@@ -123,6 +123,7 @@ static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, int32_t
     const shape *sh = &k_shapes[ro][family_of(w->type)];
     spread e = rows == 1 ? sh->one : sh->several;
     uint16_t n_sub = ro == ROLE_PLAIN && w->nu >= LONG_UNITS ? OB_MAX(sh->s, 2) : sh->s;
+    if (d->phys->soft) e = (spread){rows == 1 ? e.r : 1, 1, e.wg}; /* unrolled code takes a processor long to compile */
     shape_by_hand(ro, w->type, &n_sub, &e);
     while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX((uint32_t)w->nu, sg))) n_sub /= 2;
     fitted f = {.t = n_sub * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
