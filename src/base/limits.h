@@ -57,7 +57,7 @@
 /* Engine */
 #define OB_MAX_SEQS 256
 #define OB_MAX_CTX (1 << 22)
-#define OB_MAX_UBATCH 8192
+#define OB_MAX_UBATCH 16384
 #define OB_MAX_THREADS 256
 
 #endif

@@ -6,6 +6,7 @@ is refused and how, and that pictures and the cache go together.
 import base64
 import functools
 import http.server
+import json
 import os
 import subprocess
 import threading
@@ -99,6 +100,28 @@ def test_a_picture_is_read_and_cached(servers, name):
     other = complete(server, ask(picture(data_url("grey.png")), TEXT))
     assert other.usage.prompt_tokens == first.usage.prompt_tokens
     assert other.usage.prompt_tokens_details.cached_tokens < 40
+
+
+@pytest.mark.parametrize("name", ["gemma3v", "qwen2vl"])
+def test_scaled_pictures_as_llama_cpp(name):
+    """Pictures that have to be scaled: tokens and the likeliest first tokens as llama-server has them
+    (tests/tools/vision_peer.py). Its GELU is a table in f16, hence the tolerance (tests/data/golden/README.md)."""
+    server = start(name, "--ctk", "f32", "--ctv", "f32")
+    try:
+        with open(f"{GOLDEN}/{name}-peer.json", encoding="utf8") as f:
+            cases = json.load(f)
+        assert len(cases) == 4
+        for case in cases:
+            case["messages"][0]["content"][1]["image_url"]["url"] = data_url(case["picture"])
+            got = complete(server, case["messages"], max_tokens=1, logprobs=True, top_logprobs=12)
+            assert got.usage.prompt_tokens == case["prompt_tokens"]
+            ours = {tuple(t.bytes): t.logprob for t in got.choices[0].logprobs.content[0].top_logprobs}
+            theirs = {tuple(b): lp for b, lp in case["top"]}
+            common = ours.keys() & theirs.keys()
+            assert len(common) >= 9
+            assert max(abs(ours[k] - theirs[k]) for k in common) < 3e-3
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

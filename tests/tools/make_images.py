@@ -42,6 +42,8 @@ def main(folder):
 
     put("rgb.png", rgb)
     put("grey.png", grey)
+    rgb.crop((3, 2, 29, 28)).resize((50, 170), Image.BICUBIC).save(f"{folder}/tall.png")
+    rgb.resize((210, 75), Image.BICUBIC).save(f"{folder}/wide.png")
     put("palette.png", rgb.quantize(16))
     put("alpha.png", alpha, white(alpha))
     sixteen = (np.asarray(grey).astype(np.uint16) * 257)
