@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/math.h"
 #include "cli/load.h"
 #include "fmt/npz.h"
@@ -25,6 +26,8 @@ typedef enum kind {
 typedef struct golden {
     kind kind;
     ob_npz_array tokens, want, starts, lengths, marks;
+    ob_npz_array image; /* uint8 [h, w, 3], of a model that reads pictures (its tower is mmproj-NAME.gguf); else empty */
+    int32_t image_at;   /* index of its first row among the tokens */
     double atol; /* 0: none stated (quantised files) */
 } golden;
 
@@ -40,7 +43,7 @@ typedef struct result {
 
 static void golden_free(golden *g)
 {
-    ob_npz_array *all[] = {&g->tokens, &g->want, &g->starts, &g->lengths, &g->marks};
+    ob_npz_array *all[] = {&g->tokens, &g->want, &g->starts, &g->lengths, &g->marks, &g->image};
     for (size_t i = 0; i < OB_COUNT(all); i++) ob_free(all[i]->data);
     memset(g, 0, sizeof *g);
 }
@@ -79,6 +82,20 @@ static bool fits(const golden *g)
     return true;
 }
 
+static ob_status read_image(const ob_npz *z, golden *g, ob_err *err)
+{
+    ob_npz_array before;
+    if (!ob_npz_has(z, "image")) return OB_OK;
+    OB_TRY(ob_npz_get(z, "image", "|u1", &g->image, err));
+    if (g->image.n_dims != 3 || g->image.shape[2] != 3 || g->image.shape[0] > OB_MAX_IMAGE_SIDE ||
+        g->image.shape[1] > OB_MAX_IMAGE_SIDE)
+        return ob_err_set(err, OB_E_FORMAT, "the reference's image is no RGB picture");
+    OB_TRY(ob_npz_get(z, "text_before", "<i4", &before, err));
+    g->image_at = (int32_t)before.n_items;
+    ob_free(before.data);
+    return OB_OK;
+}
+
 /* *found false: there is a file, but no numbers of a text in it. */
 static ob_status read_golden(const char *npz, const char *type, golden *g, bool *found, ob_err *err)
 {
@@ -91,7 +108,8 @@ static ob_status read_golden(const char *npz, const char *type, golden *g, bool 
     else if (ob_npz_has(z, "embeddings")) g->kind = VECTORS, snprintf(key, sizeof key, "embeddings");
     else if (ob_npz_has(z, "starts") && ob_npz_has(z, "lengths")) g->kind = CLASSES;
     else if (ob_npz_has(z, "marks")) g->kind = MARKS;
-    if (!ob_npz_has(z, "tokens") || !ob_npz_has(z, key) || ob_npz_has(z, "image")) goto out;
+    if (!ob_npz_has(z, "tokens") || !ob_npz_has(z, key)) goto out;
+    OB_GOTO(read_image(z, g, err));
     OB_GOTO(ob_npz_get(z, "tokens", "<i4", &g->tokens, err));
     OB_GOTO(ob_npz_get(z, key, "<f4", &g->want, err));
     if (g->kind == CLASSES) {
@@ -131,12 +149,30 @@ static void compare_row(result *r, const float *got, const float *want, int32_t 
     r->argmax += (double)(best == want_best) / r->n;
 }
 
+/* The reference's tokens, with the rows of its picture where they belong. */
+static ob_status make_prompt(const golden *g, ob_vision *vision, ob_draft *d, ob_err *err)
+{
+    const size_t n = g->tokens.n_items;
+    const int32_t *tok = g->tokens.data;
+    if (!vision) return ob_draft_add_ids(d, tok, n, err);
+    ob_picture *pic;
+    const ob_image img = {.w = (int32_t)g->image.shape[1], .h = (int32_t)g->image.shape[0], .rgb = g->image.data};
+    OB_TRY(ob_vision_run(vision, &img, &pic, err));
+    const size_t at = (size_t)g->image_at, n_pic = (size_t)pic->n_tok;
+    ob_status s = at > n || n_pic > n - at ? ob_err_set(err, OB_E_FORMAT, "the reference has no room for %d rows of a picture",
+                                                       pic->n_tok)
+                                           : ob_draft_add_ids(d, tok, at, err);
+    if (s == OB_OK) s = ob_draft_add_picture(d, pic, err);
+    ob_picture_unref(pic);
+    return s == OB_OK ? ob_draft_add_ids(d, tok + at + n_pic, n - at - n_pic, err) : s;
+}
+
 /* All positions, in chunks of an odd size. */
-static ob_status compare(ob_ctx *c, const golden *g, result *r, ob_err *err)
+static ob_status compare(ob_ctx *c, const golden *g, const ob_draft *d, result *r, ob_err *err)
 {
     enum { CHUNK = 33 };
     ob_seq *s = NULL;
-    const int32_t n_vocab = (int32_t)g->want.shape[1], *tok = g->tokens.data;
+    const int32_t n_vocab = (int32_t)g->want.shape[1], *tok = d->ids, n_pics = (int32_t)d->n_pics;
     ob_engine_info info;
     ob_ctx_describe(c, &info);
     if (info.n_vocab != n_vocab)
@@ -145,8 +181,9 @@ static ob_status compare(ob_ctx *c, const golden *g, result *r, ob_err *err)
     r->n = (int32_t)g->tokens.shape[0];
     for (int32_t at = 0; at < r->n;) {
         const float *logits;
-        const int32_t n = OB_MIN(CHUNK, r->n - at);
-        const ob_chunk chunk = {.seq = s, .tok = tok + at, .n_tok = n, .n_out = n, .prompt = true};
+        const int32_t n = ob_ctx_chunk_size(c, s, d->pics, n_pics, OB_MIN(CHUNK, r->n - at), info.n_ubatch);
+        const ob_chunk chunk = {.seq = s, .tok = tok + at, .n_tok = n, .n_out = n, .pics = d->pics, .n_pics = n_pics,
+                                .prompt = true};
         ob_status st = ob_ctx_step(c, &chunk, 1, &logits, err);
         if (st != OB_OK) {
             ob_ctx_seq_free(c, s);
@@ -228,10 +265,23 @@ static void judge(result *r, const ob_err *err, ob_status s, bool exact)
              close ? " (within tolerance)" : "", r->kld, 100 * r->argmax);
 }
 
+/* The tower beside a model, by its name. */
+static ob_status open_tower(const char *path, ob_engine_params *p, ob_vision **out, ob_err *err)
+{
+    char tower[1100];
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    snprintf(tower, sizeof tower, "%.*smmproj-%s", (int)(base - path), path, base);
+    OB_TRY(ob_vision_new(p, tower, 0, out, err));
+    p->n_picture_tok = ob_vision_max_tok(*out);
+    return OB_OK;
+}
+
 static void check_golden(const char *path, const char *device, const golden *g, int n_threads, result *r)
 {
     ob_err err;
     ob_ctx *c = NULL;
+    ob_vision *vision = NULL;
+    ob_draft draft = {0};
     ob_engine_params p;
     ob_engine_defaults(&p);
     p.model_path = path;
@@ -246,16 +296,20 @@ static void check_golden(const char *path, const char *device, const golden *g, 
     r->atol = g->atol;
     bool exact = false;
     snprintf(r->device, sizeof r->device, "%.31s", device);
-    ob_status s = ob_ctx_new(&p, &c, &err);
+    ob_status s = g->image.data ? open_tower(path, &p, &vision, &err) : OB_OK;
+    if (s == OB_OK) s = make_prompt(g, vision, &draft, &err);
+    if (s == OB_OK) s = ob_ctx_new(&p, &c, &err);
     if (s == OB_OK) {
         ob_engine_info info;
         ob_ctx_describe(c, &info);
         snprintf(r->arch, sizeof r->arch, "%.31s", info.arch);
         exact = info.device.caps & OB_DEV_EXACT;
-        s = g->kind == LOGITS ? compare(c, g, r, &err) : compare_texts(c, g, r, &err);
+        s = g->kind == LOGITS ? compare(c, g, &draft, r, &err) : compare_texts(c, g, r, &err);
     }
     judge(r, &err, s, exact);
+    ob_draft_deinit(&draft);
     ob_ctx_free(c);
+    ob_vision_free(vision);
 }
 
 /* --- all golden models of a folder ------------------------------------------------------------- */

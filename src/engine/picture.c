@@ -52,14 +52,20 @@ static ob_status room_for(ob_draft *p, size_t n, ob_err *err)
     return OB_OK;
 }
 
+ob_status ob_draft_add_ids(ob_draft *p, const int32_t *ids, size_t n, ob_err *err)
+{
+    OB_TRY(room_for(p, n, err));
+    if (n) memcpy(p->ids + p->n, ids, n * sizeof *ids);
+    p->n += n;
+    return OB_OK;
+}
+
 ob_status ob_draft_add_text(ob_draft *p, const ob_tok *tok, const char *text, size_t len, unsigned flags, ob_err *err)
 {
     int32_t *ids;
     size_t n;
     OB_TRY(ob_tok_encode(tok, text, len, flags, &ids, &n, err));
-    const ob_status s = room_for(p, n, err);
-    if (s == OB_OK && n) memcpy(p->ids + p->n, ids, n * sizeof *ids);
-    if (s == OB_OK) p->n += n;
+    const ob_status s = ob_draft_add_ids(p, ids, n, err);
     ob_free(ids);
     return s;
 }

@@ -51,6 +51,7 @@ typedef struct ob_draft {
 } ob_draft;
 
 void ob_draft_deinit(ob_draft *p);
+OB_MUST_CHECK ob_status ob_draft_add_ids(ob_draft *d, const int32_t *ids, size_t n, ob_err *err);
 /* flags as for ob_tok_encode. */
 OB_MUST_CHECK ob_status ob_draft_add_text(ob_draft *p, const ob_tok *tok, const char *text, size_t len,
                                            unsigned flags, ob_err *err);

@@ -323,8 +323,8 @@ ob_status ob_vision_new(const ob_engine_params *p, const char *path, int32_t ima
     if (!err) err = &local;
     const char *device = p->device && *p->device ? p->device : "auto";
     ob_status s = open_tower(p, device, path, image_max_tok, out, err);
-    if (s == OB_E_UNSUPPORTED && strcmp(device, "cpu") != 0) {
-        /* A device without a kernel for pictures: the CPU has all of them. */
+    if (s == OB_E_UNSUPPORTED && !strcmp(device, "auto")) {
+        /* The device that `auto` prefers may lack a kernel; the CPU has all of them. */
         ob_err first = *err;
         s = open_tower(p, "cpu", path, image_max_tok, out, err);
         if (s == OB_OK) ob_log_warn("pictures are read on the CPU: %s", first.text);
