@@ -44,7 +44,10 @@ static double yarn_dim(const ob_rope_params *p, double n_turns)
 /* Angle per position of pair i: ops.h has the formula. */
 static double angle(const ob_rope_params *p, const float *factors, int32_t i)
 {
-    double extrap = pow((double)p->base, -2.0 * i / p->n_rot);
+    int32_t axis = 0, in_axis = i;
+    if (p->axis_pairs[0] > 0)
+        for (; axis < 2 && in_axis >= p->axis_pairs[axis]; axis++) in_axis -= p->axis_pairs[axis];
+    double extrap = pow((double)p->base, p->axis_restart ? -(double)in_axis / p->axis_pairs[axis] : -2.0 * i / p->n_rot);
     if (factors) extrap /= (double)factors[i];
     double theta = extrap * (double)p->freq_scale;
     if (p->ext_factor != 0) {
@@ -88,7 +91,8 @@ static bool same_rope(const ob_rope_params *a, const ob_rope_params *b)
     return a->n_rot == b->n_rot && a->base == b->base && a->freq_scale == b->freq_scale &&
            a->ext_factor == b->ext_factor && a->attn_factor == b->attn_factor &&
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-           a->n_ctx_orig == b->n_ctx_orig && a->inverse == b->inverse;
+           a->n_ctx_orig == b->n_ctx_orig && a->inverse == b->inverse && a->axis_restart == b->axis_restart &&
+           !memcmp(a->axis_pairs, b->axis_pairs, sizeof a->axis_pairs);
 }
 
 ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_dev_weight *factors,
@@ -120,7 +124,8 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_rope_table *t;
     const vk_pipe *pipe;
     OB_TRY(vk_rope_table_of(p, op, &t, err));
-    OB_TRY(vk_kernel_get(p->dev, "rope", 2, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX},
+    const bool axes = r->axis_pairs[0] > 0;
+    OB_TRY(vk_kernel_get(p->dev, "rope", 3, (uint32_t[]){ROPE_WG, r->pairing == OB_ROPE_NEOX, axes},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -136,6 +141,12 @@ ob_status vk_rope_add(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.u[2] = (uint32_t)r->n_rot;
     s->push.u[3] = (uint32_t)r->rot_off;
     s->push.u[4] = (uint32_t)t->n_high;
+    if (axes) {
+        s->push.a[6] = p->params.addr + p->pos_h_off;
+        s->push.a[7] = p->params.addr + p->pos_w_off;
+        s->push.u[5] = (uint32_t)r->axis_pairs[0];
+        s->push.u[6] = (uint32_t)(r->axis_pairs[0] + r->axis_pairs[1]);
+    }
     s->grid[0] =
         (uint32_t)ob_div_up((int64_t)cols / r->head_dim * (r->head_dim - r->n_rot / 2), ROPE_WG);
     s->grid[1] = (uint32_t)p->prog.max_tok;
@@ -381,7 +392,10 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
                               vk_attn_segment(p->max_ctx),
                               n_segments(p),
                               ob_f32_bits(a->scale),
-                              ob_f32_bits(a->softcap)};
+                              ob_f32_bits(a->softcap),
+                              a->blocks == OB_BLOCKS_NONE
+                                  ? 0
+                                  : 2 * (uint32_t)p->prog.max_tok + (a->blocks == OB_BLOCKS_ONLY)};
     memcpy(s->push.u, words, sizeof words);
     s->grid[0] = (uint32_t)ob_div_up(p->prog.max_tok, c.bt);
     s->grid[1] = y;
@@ -441,7 +455,7 @@ static bool match_heads(const ob_dev_plan *p, int32_t i, vk_heads *h)
     if (h->attn->kind != OB_OP_ATTENTION || h->attn->in[2] == OB_NONE) return false;
     for (int k = 0; k < 2; k++) {
         const ob_op *rope = h->rope[k], *norm = h->norm[k];
-        if (rope->kind != OB_OP_ROPE || rope->p.rope.head_dim != dim || rope->out[0] != h->attn->in[k]) return false;
+        if (rope->kind != OB_OP_ROPE || rope->p.rope.axis_pairs[0] || rope->p.rope.head_dim != dim || rope->out[0] != h->attn->in[k]) return false;
         h->in[k] = rope->in[0];
         if (!is_inner(p, rope->out[0], last)) return false;
         if (!norm) continue;

@@ -53,7 +53,8 @@ static cut cut_of(const ob_dev_plan *p, const ob_attn_params *a)
 bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
-    return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
+    return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && a->blocks == OB_BLOCKS_NONE &&
+           op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
            a->v_dim <= MAX_DIM && cut_of(p, a).hb > 0;
 }
 

@@ -374,6 +374,9 @@ struct ob_dev_plan {
     int form_last;          /* the newer of the two */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
+    /* The same, where the program asks for them; else 0. Blocks lie behind info, max_tok of each. */
+    uint64_t pos_h_off, pos_w_off, vec_off, vec_bytes;
+    bool blocks;
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
     uint64_t *result_off; /* [n_vals]; UINT64_MAX: not there */
     vk_mem inputs;        /* input values, as the host writes them; the plan begins by copying them */

@@ -29,12 +29,11 @@ static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char 
     const char *text;
     switch (op->kind) {
     case OB_OP_EMBED:
-        return !op->p.embed.vectors || refuse(why, cap, "no vectors (pictures) in the place of tokens yet");
     case OB_OP_GLU:
-        return op->p.glu.act != OB_ACT_GELU_QUICK || refuse(why, cap, "no quick GELU yet");
     case OB_OP_ADD_ROW:
     case OB_OP_POOL:
     case OB_OP_ROWS_OUT:
+    case OB_OP_MERGE:
     case OB_OP_RMS_NORM:
     case OB_OP_LAYER_NORM:
     case OB_OP_ADD:
@@ -53,11 +52,9 @@ static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char 
                 return refuse(why, cap, "no matrix product for its type");
         return true;
     case OB_OP_ROPE:
-        if (op->p.rope.axis_pairs[0]) return refuse(why, cap, "no rope over several axes yet");
         return p->vals[op->out[0]].rows == OB_ROWS_TOK ||
                refuse(why, cap, "rope over other rows than tokens");
     case OB_OP_ATTENTION:
-        if (op->p.attn.blocks != OB_BLOCKS_NONE) return refuse(why, cap, "no attention by blocks yet");
         return vk_attn_fits(d, &op->p.attn) ||
                refuse(why, cap, "heads too wide for this device's shared memory");
     case OB_OP_CONV1D:
@@ -178,6 +175,45 @@ static void rows_of(const ob_dev_plan *p, const ob_op *op, vk_dispatch *s, int x
 static uint32_t bits(float f)
 {
     return ob_f32_bits(f);
+}
+
+/* The rows of EMBED that are the step's vectors. */
+static ob_status add_vectors(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *y = &p->prog.vals[op->out[0]];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "vectors", 2, (uint32_t[]){ROW_WG, 0}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    vk_writes(s, vk_value(p, op->out[0]), vk_value_bytes(p, op->out[0]));
+    s->push.a[1] = p->params.addr + p->vec_off;
+    s->push.a[3] = vk_value(p, op->out[0]);
+    s->push.a[4] = p->params.addr + p->tok_off;
+    s->push.u[0] = y->rows;
+    s->push.u[1] = (uint32_t)y->cols;
+    s->grid[0] = (uint32_t)ob_div_up(y->cols, ROW_WG);
+    s->grid[1] = (uint32_t)p->prog.max_tok;
+    return OB_OK;
+}
+
+static ob_status add_merge(ob_dev_plan *p, int32_t i, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[i];
+    const ob_value *y = &p->prog.vals[op->out[0]];
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "merge", 2, (uint32_t[]){ROW_WG, 0}, &pipe, err));
+    vk_dispatch *s = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    rows_of(p, op, s, 1, 3);
+    s->push.a[4] = p->params.addr + p->out_off;
+    s->push.u[0] = y->rows;
+    s->push.u[1] = (uint32_t)y->cols;
+    s->push.u[4] = (uint32_t)op->p.merge.n;
+    s->push.u[5] = (uint32_t)p->prog.vals[op->in[0]].cols;
+    s->grid[0] = (uint32_t)ob_div_up(y->cols, ROW_WG);
+    s->grid[1] = (uint32_t)vk_max_rows(p, y->rows);
+    return OB_OK;
 }
 
 /* EMBED, and ADD_ROW, which looks up by position or type. */
@@ -418,8 +454,12 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_op *op = &p->prog.ops[i];
     switch (op->kind) {
     case OB_OP_EMBED:
+        if (op->w[0] != OB_NONE) OB_TRY(add_embed(p, i, err));
+        return op->p.embed.vectors ? add_vectors(p, i, err) : OB_OK;
     case OB_OP_ADD_ROW:
         return add_embed(p, i, err);
+    case OB_OP_MERGE:
+        return add_merge(p, i, err);
     case OB_OP_POOL:
         return add_pool(p, i, err);
     case OB_OP_RMS_NORM:
@@ -610,12 +650,27 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->type_off = p->pos_off + n_tok * 4;
     p->first_off = p->type_off + n_tok * 4;
     p->info_off = ob_align_up(p->first_off + ((uint64_t)p->prog.max_seq + 1) * 4, 64);
-    p->seq_off = p->info_off + n_tok * 16;
+    bool axes = false;
+    for (int32_t i = 0; i < p->prog.n_ops; i++) {
+        const ob_op *op = &p->prog.ops[i];
+        p->blocks |= op->kind == OB_OP_ATTENTION && op->p.attn.blocks != OB_BLOCKS_NONE;
+        axes |= op->kind == OB_OP_ROPE && op->p.rope.axis_pairs[0] > 0;
+        if (op->kind == OB_OP_EMBED && op->p.embed.vectors) p->vec_bytes = vk_value_bytes(p, op->out[0]);
+    }
+    p->seq_off = p->info_off + n_tok * (p->blocks ? 32 : 16);
     p->out_off = p->seq_off + (uint64_t)p->prog.max_seq * 16;
     p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
-    return vk_mem_new(p->dev, VK_MEM_PARAM,
-                      p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4,
-                      &p->params, err);
+    uint64_t end = p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4;
+    if (axes) {
+        p->pos_h_off = end;
+        p->pos_w_off = end + n_tok * 4;
+        end += n_tok * 8;
+    }
+    if (p->vec_bytes) {
+        p->vec_off = ob_align_up(end, 64);
+        end = p->vec_off + p->vec_bytes;
+    }
+    return vk_mem_new(p->dev, VK_MEM_PARAM, end, &p->params, err);
 }
 
 ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, unsigned fast,

@@ -24,6 +24,25 @@ static uint32_t segments(const ob_dev_plan *p, const vk_indirect *g, const ob_st
     return n_seg;
 }
 
+/* Blocks, axes and vectors of pictures, where the program has a use for them. */
+static void write_picture_params(ob_dev_plan *p, const ob_step *step)
+{
+    uint8_t *m = p->params.map;
+    for (int32_t q = 0; q < step->n_seq && p->blocks; q++)
+        for (int32_t r = step->seq_first[q]; r < step->seq_first[q + 1]; r++) {
+            const int32_t at = step->seq_past[q] + r - step->seq_first[q];
+            const uint32_t block[4] = {(uint32_t)(step->block_first ? step->block_first[r] : at),
+                                       (uint32_t)(step->block_first ? step->block_end[r] : at + 1)};
+            memcpy(m + p->info_off + ((uint64_t)p->prog.max_tok + (uint64_t)r) * 16, block, 16);
+        }
+    if (p->pos_h_off) {
+        memcpy(m + p->pos_h_off, step->pos_h ? step->pos_h : step->pos, (size_t)step->n_tok * 4);
+        memcpy(m + p->pos_w_off, step->pos_w ? step->pos_w : step->pos, (size_t)step->n_tok * 4);
+    }
+    if (p->vec_off && step->n_vec)
+        memcpy(m + p->vec_off, step->vec, (size_t)step->n_vec * (size_t)(p->vec_bytes / (uint64_t)p->prog.max_tok));
+}
+
 /* Nothing here allocates. The memory is written front to back, because it may be write-combined. */
 static void write_params(ob_dev_plan *p, const ob_step *step)
 {
@@ -66,6 +85,7 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
                                  (uint32_t)(step->seq_slot ? step->seq_slot[q] : 0)};
         memcpy(m + p->seq_off + (uint64_t)q * 16, seq, 16);
     }
+    write_picture_params(p, step);
     if (step->n_out) memcpy(m + p->out_off, step->out_rows, (size_t)step->n_out * 4);
     for (int32_t q = 0; q < step->n_seq && p->max_pages; q++) {
         const int32_t n_kv = step->seq_past[q] + step->seq_first[q + 1] - step->seq_first[q];

@@ -19,6 +19,7 @@ float activate(uint act, float x)
     case 3: return 0.5 * x * (1.0 + tanh_by_exp(0.79788456080286536 * (x + 0.044715 * x * x * x)));
     case 4: return max(x, 0.0);
     case 5: return 1.0 / (1.0 + exp(min(-x, 80.0)));
+    case 6: return x / (1.0 + exp(min(-1.702 * x, 80.0)));
     default: return x;
     }
 }

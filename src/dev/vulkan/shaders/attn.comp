@@ -40,7 +40,7 @@ layout(push_constant, scalar) uniform Push {
     C1 part; /* [token][head][segment][PART] */
     uint n_head_kv, page_tok, max_pages, window, causal, seg, n_seg;
     float scale, softcap;
-    uint pad;
+    uint blocks; /* 0: none; else twice the place of the tokens' blocks in info, plus 1 where a token sees only its own */
     Count done; /* [token][workgroup across heads]: segments finished; 0 between steps */
     U1 fq; /* FORM; int8 with SPLIT only */
     U2 fd;
@@ -99,16 +99,19 @@ vec2 load_v2(uint row, uint p)
     return vec2(load_one(vc, V_TYPE, row, V_ROW, 2u * p), 2u * p + 1u < VD ? load_one(vc, V_TYPE, row, V_ROW, 2u * p + 1u) : 0.0);
 }
 
-/* Cached tokens [lo, hi) seen from place `at` of a sequence of n tokens. */
-uvec2 seen_from(uint at, uint n)
+/* Cached tokens [lo, hi) seen by token t of the step. */
+uvec2 seen_by(uint t)
 {
+    uint at = info.v[t].y, n = info.v[t].z;
+    uvec2 block = blocks != 0u ? info.v[(blocks >> 1) + t].xy : uvec2(at, at);
+    if ((blocks & 1u) != 0u) return block;
     uint lo = 0u, hi = causal != 0u ? at + 1u : n;
     if (window > 0u) {
         uint back = causal != 0u ? window - 1u : window / 2u;
         lo = at > back ? at - back : 0u;
         if (causal == 0u) hi = min(n, at + window / 2u + 1u);
     }
-    return uvec2(lo, hi);
+    return uvec2(min(lo, block.x), max(hi, block.y));
 }
 
 void load_queries(uint t, uint nq, uint h0)
@@ -128,14 +131,14 @@ void load_queries(uint t, uint nq, uint h0)
 }
 
 /* Scores of one tile, then its maximum, sum and weights. */
-void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
+void score_tile(uint tile, uvec2 range, uint t, uint seq, uint nq, uint kvh)
 {
     uint tid = gl_LocalInvocationID.x, j = tid % TILE, at = tile + j;
     bool inside = at >= range.x && at < range.y;
     float acc[NQS];
     [[unroll]] for (uint k = 0; k < NQS; k++) acc[k] = 0.0;
     if (inside) {
-        uint row = cache_row(table, first.x, at, max_pages, page_tok, n_head_kv, kvh);
+        uint row = cache_row(table, seq, at, max_pages, page_tok, n_head_kv, kvh);
         if (tid < TILE) s_row[j] = row;
         for (uint c = 0; c < KD8; c++) {
             vec4 ka, kb;
@@ -149,7 +152,7 @@ void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
     [[unroll]] for (uint k = 0; k < NQS; k++) {
         uint i = tid / TILE + SG * k;
         if (i >= nq) continue;
-        uvec2 seen = seen_from(first.y + i / HB, first.z);
+        uvec2 seen = seen_by(t + i / HB);
         float v = acc[k];
         if (softcap > 0.0) v = softcap * (1.0 - 2.0 / (exp(clamp(2.0 * v / softcap, -80.0, 80.0)) + 1.0));
         ss[i * T4 + j / 4u][j % 4u] = inside && at >= seen.x && at < seen.y ? v : NEVER;
@@ -189,8 +192,7 @@ void score_tile(uint tile, uvec2 range, uvec4 first, uint nq, uint kvh)
 bool attend(uint t, uint n, uint kvh, uint h0)
 {
     uint tid = gl_LocalInvocationID.x, nq = n * HB;
-    uvec4 first = info.v[t];
-    uvec2 range = uvec2(seen_from(first.y, first.z).x, seen_from(first.y + n - 1u, first.z).y);
+    uvec2 range = uvec2(seen_by(t).x, seen_by(t + n - 1u).y);
     if (SPLIT != 0u) {
         range = uvec2(max(range.x, gl_WorkGroupID.z * seg), min(range.y, (gl_WorkGroupID.z + 1u) * seg));
         if (range.x >= range.y) return false;
@@ -201,7 +203,7 @@ bool attend(uint t, uint n, uint kvh, uint h0)
     load_queries(t, nq, h0);
     barrier();
     for (uint tile = range.x / TILE * TILE; tile < range.y; tile += TILE) {
-        score_tile(tile, range, first, nq, kvh);
+        score_tile(tile, range, t, info.v[t].x, nq, kvh);
         [[unroll]] for (uint k = 0; k < NQV; k++) {
             float alpha = s_alpha[min(tid / DT + QG * k, QB - 1u)];
             [[unroll]] for (uint e = 0; e < NE; e++) o[k * NE + e] *= alpha;
@@ -293,8 +295,7 @@ void merge_sums(uint first, uint s0, uint s1)
 
 void merge(uint t, uint h0)
 {
-    uvec4 at = info.v[t];
-    uvec2 seen = seen_from(at.y, at.z);
+    uvec2 seen = seen_by(t);
     uint s0 = seen.x / seg, s1 = (seen.y + seg - 1u) / seg, head0 = t * n_head_kv * GROUP + h0;
     if (!is_last(t, s1 - s0)) return;
     merge_sums(head0 * n_seg, s0, s1);

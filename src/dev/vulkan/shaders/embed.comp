@@ -20,7 +20,7 @@ layout(push_constant, scalar) uniform Push {
 void main()
 {
     uint u = gl_WorkGroupID.x * WG + gl_LocalInvocationID.x, row = gl_WorkGroupID.y;
-    if (row >= pr.n_rows[0] || u >= nu) return;
+    if (row >= pr.n_rows[0] || u >= nu || index.v[row] < 0) return; /* below 0: a row of the step's vectors */
     vec4 a[4], b[4];
     unit_values(w, s, h, z, uint(index.v[row]), u, nu, a, b);
     for (uint i = 0; i < 16u; i++) {

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-/* Row-wise ops, a thread an element. -DOP: 0 rows_out, 1 glu, 2 add, 3 scale, 4 copy to the host. */
+/* Row-wise ops, a thread an element. -DOP: 0 rows_out, 1 glu, 2 add, 3 scale, 4 copy to the host, 5 rows of the step's
+ * vectors where ids are below 0, 6 adjacent rows merged. */
 #include "common.glsl"
 #include "act.glsl"
 
@@ -13,6 +14,7 @@ layout(push_constant, scalar) uniform Push {
     F1 unused[3];
     uint rows, cols;
     float p0, p1; /* glu: clamp; add: scale; scale: scale, softcap */
+    uint n, n_cols; /* merge: rows, columns of each; cols == n_cols: their mean, else side by side */
 };
 
 void main()
@@ -34,7 +36,19 @@ void main()
 #elif OP == 3
     float v = x.v[i] * p0;
     y.v[i] = p1 > 0.0 ? p1 * tanh_by_exp(v / p1) : v;
-#else
+#elif OP == 4
     y.v[i] = x.v[i];
+#elif OP == 5
+    int id = index.v[row];
+    if (id < 0) y.v[i] = x.v[uint(-1 - id) * cols + c];
+#else
+    uint at = uint(index.v[row]) * n_cols + c;
+    if (cols == n_cols) {
+        float sum = 0.0;
+        for (uint k = 0u; k < n; k++) sum += x.v[at + k * n_cols];
+        y.v[i] = sum / float(n);
+    } else {
+        y.v[i] = x.v[at];
+    }
 #endif
 }
