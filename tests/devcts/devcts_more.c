@@ -61,7 +61,7 @@ static void test_parts(void **state)
         ob_op *op = w_op(&w, OB_OP_SPLIT);
         op->in[0] = x, op->out[0] = a, op->out[1] = b, op->p.split.n_group = i % 2 ? 2 : 1;
         op = w_op(&w, OB_OP_ACT);
-        op->in[0] = op->out[0] = a, op->p.act.act = (ob_act)(i % 6);
+        op->in[0] = op->out[0] = a, op->p.act.act = (ob_act)(i % 7);
         op = w_op(&w, OB_OP_AFFINE);
         op->in[0] = op->out[0] = b, op->in[1] = i % 4 ? a : OB_NONE;
         for (uint32_t k = 0; k < 4; k++)
@@ -535,6 +535,101 @@ static void test_states_few_tokens(void **state)
     g_plan_tok = 128;
 }
 
+/* --- pictures ---------------------------------------------------------------------------------- */
+
+/* Copies, and one product. */
+static void test_vectors_and_merge(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const int32_t cols[] = {7, 48, 256}, rows[] = {1, 4, 16};
+    for (uint32_t i = 0; i < 18; i++) {
+        world w;
+        w_init(&w, 900 + i);
+        w.pictures = true;
+        w.vec_cols = cols[i % 3];
+        w.merge_n = rows[i / 3 % 3];
+        const ob_val x = w_input(&w, cols[i % 3], "x");
+        ob_op *op = &w.ops[w.prog.n_ops - 1];
+        op->p.embed.vectors = true;
+        op->p.embed.scale = 3;
+        op = w_op(&w, OB_OP_MERGE);
+        op->p.merge.n = rows[i / 3 % 3];
+        op->p.merge.mean = i >= 9;
+        const ob_val y = w_value(&w, OB_ROWS_OUT, cols[i % 3] * (i >= 9 ? 1 : rows[i / 3 % 3]), "y");
+        op->in[0] = x, op->out[0] = y;
+        w_output(&w, x);
+        w_output(&w, y);
+        if (has_ops(&w, d)) {
+            w_start(&w, d, g_plan_tok);
+            for (int32_t s = 0; s < N_STEPS; s++) {
+                int32_t n = 0;
+                for (int32_t q = 0; q < W_MAX_SEQ; q++) n += k_steps[s][q];
+                if (n < w.merge_n) continue;
+                w_step(&w, k_steps[s]);
+                w_compare(&w, x, 1e-7, 1e-6, "vectors");
+                w_compare(&w, y, 1e-6, 1e-5, "merge");
+            }
+        }
+        w_free(&w);
+    }
+    ob_dev_close(d);
+}
+
+/* As the plain rope. */
+static void test_rope_axes(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    static const ob_rope_params c[] = {
+        {.pairing = OB_ROPE_NEOX, .head_dim = 16, .n_rot = 16, .base = 1e6f, .axis_pairs = {2, 3, 3}},
+        {.pairing = OB_ROPE_NEOX, .head_dim = 80, .n_rot = 80, .base = 1e4f, .axis_pairs = {20, 20, 0}, .axis_restart = true},
+        {.pairing = OB_ROPE_NORM, .head_dim = 24, .n_rot = 12, .rot_off = 4, .base = 1e4f, .axis_pairs = {1, 2, 3}}};
+    for (uint32_t i = 0; i < 3; i++) {
+        world w;
+        w_init(&w, 930 + i);
+        w.pictures = true;
+        const ob_val x = w_input(&w, 3 * c[i].head_dim, "x");
+        ob_op *op = w_op(&w, OB_OP_ROPE);
+        op->in[0] = op->out[0] = x;
+        op->p.rope = c[i];
+        op->p.rope.freq_scale = op->p.rope.attn_factor = 1;
+        run_steps(&w, d, x, 1e-6, 1e-5, "rope over axes");
+    }
+    ob_dev_close(d);
+}
+
+/* As attention without blocks. */
+static void test_attention_blocks(void **state)
+{
+    (void)state;
+    ob_dev *d = devcts_open(false);
+    for (uint32_t i = 0; i < 12; i++) {
+        world w;
+        w_init(&w, 950 + i);
+        w.pictures = true;
+        w.page_tok = 16;
+        w.k_type = w.v_type = i % 2 ? OB_F16 : OB_F32;
+        const int32_t nh = 4, nkv = i % 4 < 2 ? 2 : 4, dim = i % 3 ? 32 : 20;
+        const ob_val q = w_input(&w, nh * dim, "q"), k = w_input(&w, nkv * dim, "k"), v = w_input(&w, nkv * dim, "v");
+        const ob_val y = w_value(&w, OB_ROWS_TOK, nh * dim, "y");
+        ob_op *op = w_op(&w, OB_OP_ATTENTION);
+        op->in[0] = q, op->in[1] = k, op->in[2] = v, op->out[0] = y;
+        op->p.attn = (ob_attn_params){.cache = w_cache(&w, nkv, dim, dim), .n_head = nh, .n_head_kv = nkv, .k_dim = dim,
+                                      .v_dim = dim, .scale = 2.0f / sqrtf((float)dim), .causal = i % 3 != 2,
+                                      .window = i < 6 ? 0 : 12, .blocks = i % 3 == 0 ? OB_BLOCKS_ONLY : OB_BLOCKS_ALSO};
+        run_steps(&w, d, y, 3e-6, 5e-5, "attention by blocks");
+    }
+    ob_dev_close(d);
+}
+
+static void test_attention_blocks_few_tokens(void **state)
+{
+    g_plan_tok = 6;
+    test_attention_blocks(state);
+    g_plan_tok = 128;
+}
+
 const struct CMUnitTest devcts_more[] = {
     cmocka_unit_test(test_parts), cmocka_unit_test(test_moe), cmocka_unit_test(test_moe_shapes), cmocka_unit_test(test_moe_block),
     cmocka_unit_test(test_linear_heads),
@@ -542,5 +637,7 @@ const struct CMUnitTest devcts_more[] = {
     cmocka_unit_test(test_cca), cmocka_unit_test(test_states_few_tokens),
     cmocka_unit_test(test_hyper_connections), cmocka_unit_test(test_csa),
     cmocka_unit_test(test_top_k), cmocka_unit_test(test_top_k_odd_numbers),
+    cmocka_unit_test(test_vectors_and_merge), cmocka_unit_test(test_rope_axes), cmocka_unit_test(test_attention_blocks),
+    cmocka_unit_test(test_attention_blocks_few_tokens),
 };
 const size_t devcts_n_more = sizeof devcts_more / sizeof *devcts_more;

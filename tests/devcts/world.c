@@ -193,6 +193,44 @@ void w_rerun(world *w)
     ok(w->dev->api->wait(w->dev, f, &err), &err);
 }
 
+/* Blocks of 1 to 9 tokens; the first of a sequence may have begun before this step. */
+static void make_blocks(world *w, int32_t t0, int32_t n, int32_t past)
+{
+    for (int32_t i = 0, size; i < n; i += size) {
+        size = 1 + (int32_t)(w_rand(w) % 9);
+        if (size > n - i) size = n - i;
+        for (int32_t k = 0; k < size; k++) {
+            w->block_first[t0 + i + k] = past + i - (i == 0 && past > 2 ? 2 : 0);
+            w->block_end[t0 + i + k] = past + i + size;
+        }
+    }
+}
+
+static void add_pictures(world *w)
+{
+    const int32_t n_tok = w->step.n_tok;
+    if (w->vec_cols && !w->vec) {
+        w->vec = malloc((size_t)W_MAX_TOK * (size_t)w->vec_cols * sizeof *w->vec);
+        for (int32_t i = 0; i < W_MAX_TOK * w->vec_cols; i++) w->vec[i] = w_normal(w);
+    }
+    for (int32_t t = 0; t < n_tok; t++) {
+        if (w->vec && w_rand(w) % 2) w->tok[t] = -1 - (int32_t)(w_rand(w) % (uint32_t)n_tok);
+        w->pos_h[t] = (int32_t)(w_rand(w) % 64);
+        w->pos_w[t] = (int32_t)(w_rand(w) % 64);
+    }
+    for (int32_t s = 0; s < w->step.n_seq; s++)
+        make_blocks(w, w->seq_first[s], w->seq_first[s + 1] - w->seq_first[s], w->seq_past[s]);
+    if (w->merge_n)
+        for (int32_t i = 0; i < n_tok; i++) w->out_rows[i] = (n_tok - w->merge_n) - i;
+    if (w->merge_n) w->step.n_out = n_tok - w->merge_n + 1;
+    w->step.vec = w->vec;
+    w->step.n_vec = w->vec ? n_tok : 0;
+    w->step.pos_h = w->pos_h;
+    w->step.pos_w = w->pos_w;
+    w->step.block_first = w->block_first;
+    w->step.block_end = w->block_end;
+}
+
 void w_step(world *w, const int32_t n[W_MAX_SEQ])
 {
     int32_t t = 0, s = 0;
@@ -216,6 +254,7 @@ void w_step(world *w, const int32_t n[W_MAX_SEQ])
     w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .type = w->type, .seq_first = w->seq_first,
                         .seq_past = w->seq_past, .seq_slot = w->seq_slot, .page_table = w->table, .max_pages = w->max_pages,
                         .out_rows = w->out_rows};
+    if (w->pictures) add_pictures(w);
     if (!w->skip_reference) run_reference(w);
     w_rerun(w);
 }
@@ -275,4 +314,5 @@ void w_free(world *w)
     }
     for (int32_t v = 0; v < w->prog.n_vals; v++) free(w->ref_vals[v]);
     free(w->pages);
+    free(w->vec);
 }

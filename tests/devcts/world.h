@@ -41,6 +41,12 @@ typedef struct world {
     /* errors are relative to the rms of the wanted values, or to this where it is larger: sums that
      * cancel are only as good as their terms */
     double floor;
+    /* Steps as those with pictures are: half the ids are rows of `vec`, places on three axes, random blocks; out_rows
+     * such that merge_n rows follow each. */
+    bool pictures;
+    int32_t vec_cols, merge_n;
+    float *vec; /* [W_MAX_TOK][vec_cols] */
+    int32_t pos_h[W_MAX_TOK], pos_w[W_MAX_TOK], block_first[W_MAX_TOK], block_end[W_MAX_TOK];
     /* the step */
     ob_step step;
     int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], type[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],

@@ -2,7 +2,9 @@
  *
  * For each level: the vectors of a picture, then the logits of text, picture, text: in one step, in odd chunks, and
  * the text behind the picture token by token; all within the file's own tolerance. Then what serves many requests:
- * a picture in company, the cache told by the picture, and one negative control per convention. */
+ * a picture in company, the cache told by the picture, what is refused. test_conventions_vision.c has the controls.
+ *
+ * test_golden_vision DEVICE: the same on another device. Exit 77: it is not there. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,9 +19,14 @@
 static const char *const k_models[] = {"smolvlm", "gemma3v", "qwen2vl"};
 static const char *const k_levels[] = {"ref", "c", "avx2", "avx512"};
 
-/* The level that tests run at; false when this CPU lacks it. */
+static const char *g_device = "cpu";
+
+static bool on_cpu(void) { return strcmp(g_device, "cpu") == 0; }
+
+/* The level that tests run at; false when this CPU lacks it. Another device has one level only, in place of the last. */
 static bool use_level(const char *level)
 {
+    if (!on_cpu()) return level == k_levels[3] || !strcmp(level, "auto");
     setenv("OB_CPU", level, 1);
     ob_dev_info info;
     ob_dev *d;
@@ -130,7 +137,7 @@ static void open_both(golden *g, ob_type kv, int32_t n_ubatch)
     ob_err err;
     ob_engine_info info;
     ob_engine_defaults(&p);
-    p.device = "cpu";
+    p.device = g_device;
     p.n_seq = 3;
     p.n_ubatch = n_ubatch;
     p.n_threads = 2;
@@ -147,7 +154,7 @@ static void open_both(golden *g, ob_type kv, int32_t n_ubatch)
     draft_with(g, &g->image, &g->draft);
     assert_int_equal(g->draft.n, g->n);
     ob_picture *pic = g->draft.pics[0].pic;
-    want(g->name, getenv("OB_CPU"), "vectors of the picture", max_diff(pic->vec, g->embd, (int64_t)g->n_pic * g->n_embd),
+    want(g->name, on_cpu() ? getenv("OB_CPU") : g_device, "vectors of the picture", max_diff(pic->vec, g->embd, (int64_t)g->n_pic * g->n_embd),
          g->atol);
     if (g->embd_lm) memcpy(pic->vec, g->embd_lm, (size_t)g->n_pic * (size_t)g->n_embd * sizeof *pic->vec);
 }
@@ -352,8 +359,16 @@ static void test_refused(void **state)
     npz_close(g.z_tower);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    ob_dev *d;
+    ob_err err;
+    if (argc > 1) g_device = argv[1];
+    if (ob_dev_open(g_device, NULL, &d, &err) != OB_OK) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    ob_dev_close(d);
     struct CMUnitTest tests[16];
     size_t n = 0;
     for (size_t i = 0; i < sizeof k_models / sizeof *k_models; i++)
