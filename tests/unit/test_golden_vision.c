@@ -237,7 +237,9 @@ static void check_company(golden *g, const char *level)
         if (ob_ctx_step(g->ctx, ch, 2, &logits, &err) != OB_OK) fail_msg("%s", err.text);
         memcpy(among + (size_t)at * n_vocab, logits + n_vocab, (size_t)sizes[i] * n_vocab * sizeof *among);
     }
-    if (memcmp(alone, among, (size_t)g->n * n_vocab * sizeof *alone) != 0)
+    /* Other devices take other kernels for other sizes of a step. */
+    if (!on_cpu()) want(g->name, level, "in company", max_diff(alone, among, (int64_t)g->n * g->n_vocab), g->atol);
+    else if (memcmp(alone, among, (size_t)g->n * n_vocab * sizeof *alone) != 0)
         fail_msg("%s at level %s: other logits in company, by %g", g->name, level,
                  max_diff(alone, among, (int64_t)g->n * g->n_vocab));
     ob_draft_deinit(&other);
@@ -293,8 +295,9 @@ static void test_cache(void **state)
     assert_int_equal(ob_ctx_seq_reuse(g.ctx, s, again.ids, g.n - 3, &n_cached, &err), OB_OK);
     assert_int_equal(n_cached, g.n - 4);
     feed(&g, s, &again, g.n, 2, two); /* goes on behind the picture, at the right positions */
-    assert_memory_equal(one + (size_t)(g.n - 4) * (size_t)g.n_vocab, two + (size_t)(g.n - 4) * (size_t)g.n_vocab,
-                        4 * (size_t)g.n_vocab * sizeof *one);
+    const size_t from = (size_t)(g.n - 4) * (size_t)g.n_vocab;
+    if (on_cpu()) assert_memory_equal(one + from, two + from, 4 * (size_t)g.n_vocab * sizeof *one);
+    else want("qwen2vl", g_device, "after reuse", max_diff(one + from, two + from, 4 * (int64_t)g.n_vocab), g.atol);
     ob_draft_deinit(&other);
     ob_draft_deinit(&again);
     close_both(&g);
