@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { ask, answered, executablePath, launch, openPage } from './browser.mjs';
 import { fail, frame, say, sleep, startMock } from './mock.mjs';
 
@@ -733,4 +734,63 @@ chatTest('every control has a name, and dialogs give the focus back', {}, async 
     await page.waitForSelector('#settings[open]');
     await page.keyboard.press('Escape');
     assert.equal(await page.evaluate(() => document.activeElement.id), 'open-settings');
+});
+
+const PICTURES = fileURLToPath(new URL('../data/images/', import.meta.url));
+
+chatTest('pictures go with the message and stay', { before: (mock) => (mock.pictures = true) }, async ({ page, mock }) => {
+    await page.setInputFiles('#pictures', [`${PICTURES}rgb.png`, `${PICTURES}rgb.jpg`]);
+    await page.waitForFunction(() => document.querySelectorAll('#attached img').length === 2);
+    await page.click('#attached li:nth-child(2) .drop');
+    assert.equal(await page.locator('#attached img').count(), 1);
+    await ask(page, 'What is it?');
+    await answered(page);
+    const { content } = mock.requests[0].messages.at(-1);
+    const png = await readFile(`${PICTURES}rgb.png`);
+    assert.deepEqual(content, [
+        { type: 'image_url', image_url: { url: `data:image/png;base64,${png.toString('base64')}` } },
+        { type: 'text', text: 'What is it?' },
+    ]);
+    assert.equal(await page.locator('#attached img').count(), 0);
+    await page.reload();
+    await page.waitForSelector('.user .pictures img');
+    await ask(page, 'And now?');
+    await answered(page);
+    assert.equal(mock.requests[1].messages[0].content.length, 2);
+    assert.equal(mock.requests[1].messages[2].content, 'And now?');
+});
+
+chatTest('a large picture is made smaller, a picture alone is a message', { before: (mock) => (mock.pictures = true) }, async ({ page, mock }) => {
+    const url = await page.evaluate(() => {
+        const canvas = document.createElement('canvas');
+        canvas.width = 4000;
+        canvas.height = 1000;
+        canvas.getContext('2d').fillRect(10, 10, 3000, 500);
+        return canvas.toDataURL('image/png');
+    });
+    const buffer = Buffer.from(url.split(',')[1], 'base64');
+    await page.setInputFiles('#pictures', { name: 'large.png', mimeType: 'image/png', buffer });
+    await page.waitForSelector('#attached img');
+    await page.click('#send');
+    await answered(page);
+    const { content } = mock.requests[0].messages[0];
+    assert.equal(content.length, 1);
+    const size = await page.evaluate(async (data) => {
+        const img = new Image();
+        img.src = data;
+        await img.decode();
+        return [img.width, img.height];
+    }, content[0].image_url.url);
+    assert.deepEqual(size, [1536, 384]);
+});
+
+chatTest('what is no picture is told', { before: (mock) => (mock.pictures = true) }, async ({ page }) => {
+    await page.setInputFiles('#pictures', { name: 'x.png', mimeType: 'image/png', buffer: Buffer.from('no') });
+    await page.waitForFunction(() => document.querySelector('#toast').textContent.includes('x.png'));
+    assert.equal(await page.locator('#attached img').count(), 0);
+    assert.ok(await page.locator('#send').isDisabled());
+});
+
+chatTest('no pictures for a model that reads none', {}, async ({ page }) => {
+    assert.ok(await page.locator('#attach').isHidden());
 });

@@ -82,7 +82,14 @@ export async function startMock() {
         } else if (path === '/v1/models') {
             json(response, 200, {
                 object: 'list',
-                data: [{ id: mock.modelId, device: 'cpu', meta: { n_ctx: 4096 } }],
+                data: [
+                    {
+                        id: mock.modelId,
+                        device: 'cpu',
+                        meta: { n_ctx: 4096 },
+                        input_modalities: mock.pictures ? ['text', 'image'] : ['text'],
+                    },
+                ],
             });
         } else if (path === '/props') {
             json(response, 200, {

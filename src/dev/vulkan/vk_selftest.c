@@ -79,6 +79,7 @@ typedef struct trial {
     ob_cache_view views[OB_OP_MAX_CACHES];
     float *want[MAX_T], *ref_states[OB_OP_MAX_STATES];
     float *first_in[MAX_T]; /* inputs as given: an op in place writes over its own */
+    int32_t pos_h[MANY], pos_w[MANY], block_first[MANY], block_end[MANY]; /* as steps with pictures have them */
     int32_t tok[MANY], pos[MANY], type[MANY], out[MANY], first[2], past[1], slot[1], page[N_PAGES];
     int32_t reader; /* op of the product that reads the result, or -1 */
 } trial;
@@ -232,7 +233,7 @@ static ob_status add_reader(trial *t, ob_err *err)
 static ob_status shrink(trial *t, ob_err *err)
 {
     ob_op *op = &t->ops[t->prog.n_ops - 1];
-    if (op->kind == OB_OP_EMBED || op->kind == OB_OP_ADD_ROW) {
+    if ((op->kind == OB_OP_EMBED && op->w[0] != OB_NONE) || op->kind == OB_OP_ADD_ROW) {
         const ob_weight *w = &t->weights[op->w[0]];
         return make_weight(t, op->w[0], w->type, (int64_t[3]){w->ne[0], TABLE_ROWS, 1}, err);
     }
@@ -324,19 +325,39 @@ static void fill_inputs(trial *t, int32_t n_tok)
     }
 }
 
+/* Every other id a row of vectors, or all of them without a table; they lie where inputs would. */
+static void make_vectors(trial *t, ob_step *st)
+{
+    const ob_op *op = &t->ops[0];
+    float *vec = t->first_in[op->out[0]];
+    for (int32_t i = 0; i < st->n_tok * t->vals[op->out[0]].cols; i++) vec[i] = noise(t);
+    for (int32_t i = 0; i < st->n_tok; i++)
+        if (op->w[0] == OB_NONE || i % 2) t->tok[i] = i - st->n_tok;
+    st->vec = vec;
+    st->n_vec = st->n_tok;
+}
+
 static ob_step step_of(trial *t, int32_t n_tok, int32_t past)
 {
+    const ob_op *op = &t->ops[0];
     for (int32_t i = 0; i < n_tok; i++) {
         t->tok[i] = (past + 7 * i) % TABLE_ROWS;
         t->pos[i] = past + i;
-        t->out[i] = i;
+        t->out[i] = op->kind == OB_OP_MERGE ? OB_MIN(i, n_tok - op->p.merge.n) : i;
+        t->pos_h[i] = past + 3 * i % 11;
+        t->pos_w[i] = past + i % 7;
+        t->block_first[i] = past + i / 5 * 5;
+        t->block_end[i] = OB_MIN(t->block_first[i] + 5, past + n_tok);
     }
     for (int32_t i = 0; i < N_PAGES; i++) t->page[i] = N_PAGES - 1 - i;
     t->first[1] = n_tok;
     t->past[0] = past;
-    return (ob_step){.n_tok = n_tok, .n_seq = 1, .n_out = n_tok, .tok = t->tok, .pos = t->pos, .type = t->type,
-                     .seq_first = t->first, .seq_past = t->past, .seq_slot = t->slot, .page_table = t->page,
-                     .max_pages = N_PAGES, .out_rows = t->out};
+    ob_step st = {.n_tok = n_tok, .n_seq = 1, .n_out = n_tok, .tok = t->tok, .pos = t->pos, .type = t->type,
+                  .seq_first = t->first, .seq_past = t->past, .seq_slot = t->slot, .page_table = t->page,
+                  .max_pages = N_PAGES, .out_rows = t->out, .pos_h = t->pos_h, .pos_w = t->pos_w,
+                  .block_first = t->block_first, .block_end = t->block_end};
+    if (op->kind == OB_OP_EMBED && op->p.embed.vectors) make_vectors(t, &st);
+    return st;
 }
 
 static ob_status run_reference(trial *t, const ob_step *step, ob_err *err)
@@ -383,6 +404,7 @@ static ob_status run_rows(trial *t, int32_t n_tok, int32_t past, errors *e, ob_e
     const ob_plan_bindings bind = {.weights = t->packed, .cache_k = t->k, .cache_v = t->v, .k_type = OB_F16, .v_type = OB_F16,
                                    .page_tok = PAGE_TOK, .n_pages = N_PAGES, .max_ctx = N_PAGES * PAGE_TOK,
                                    .states = t->st, .n_slots = 1};
+    if (t->ops[0].kind == OB_OP_MERGE && n_tok < t->ops[0].p.merge.n) return OB_OK; /* nothing to merge */
     const ob_step step = step_of(t, n_tok, past);
     fill_inputs(t, n_tok);
     OB_GOTO(ob_program_plan(&t->prog, n_tok, n_tok, 1, err));

@@ -90,7 +90,7 @@ export async function health() {
     }
 }
 
-/* What the page shows of the model: {id, name, device, nCtx, defaults}. */
+/* What the page shows of the model: {id, name, device, nCtx, pictures: does it read them, defaults}. */
 export async function describe(key) {
     const models = await (await request('v1/models', { key })).json();
     const model = models.data?.[0] ?? {};
@@ -100,7 +100,9 @@ export async function describe(key) {
             .split('/')
             .pop()
             .replace(/\.gguf$/, '') || id;
-    const about = { id, name, device: model.device, nCtx: model.meta?.n_ctx, defaults: {} };
+    const pictures = Boolean(model.input_modalities?.includes('image'));
+    const nCtx = model.meta?.n_ctx;
+    const about = { id, name, device: model.device, nCtx, pictures, defaults: {} };
     try {
         /* only a nicety: other servers may lack this route */
         const props = await (await request('props', { key })).json();

@@ -11,6 +11,8 @@ import * as store from './store.js';
 const $ = (id) => document.getElementById(id);
 const SAMPLING = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed'];
 const LONG_MESSAGE = 1500; /* characters from which a user's message is shown folded */
+const PICTURE_SIDE = 1536; /* larger pictures are scaled down: the browser keeps chats in a few MB */
+const PICTURE_BYTES = 300000; /* larger files are written anew, as JPEG */
 const SAVE_MS = 1000; /* a running answer is saved this often */
 
 let chats = store.loadChats();
@@ -18,6 +20,7 @@ let chat = chats[0] ?? store.newChat();
 let settings = store.loadSettings();
 let key = store.loadKey();
 let about = null; /* the model; null: not known yet */
+let attached = []; /* pictures of the message being written: data: URLs */
 let leaving = false; /* the browser breaks connections off while a page is left */
 const runs = new Map(); /* chat id -> {message, abort, begun, firstAt, pieces, savedAt} */
 const elements = new WeakMap(); /* message -> what shows it */
@@ -221,12 +224,24 @@ class AnswerView {
     }
 }
 
+function pictureElement(url) {
+    const img = document.createElement('img');
+    img.alt = 'A picture of the message';
+    img.src = url;
+    img.onload = follow;
+    return img;
+}
+
 function userElement(message) {
     const el = fromTemplate('t-user');
     elements.set(message, el);
     const text = el.querySelector('.text'),
         more = el.querySelector('.more');
     text.textContent = message.content;
+    text.hidden = !message.content;
+    const pictures = el.querySelector('.pictures');
+    pictures.hidden = !message.pictures?.length;
+    pictures.append(...(message.pictures ?? []).map(pictureElement));
     const long = message.content.length > LONG_MESSAGE || message.content.split('\n').length > 16;
     text.classList.toggle('cut', long);
     more.hidden = !long;
@@ -292,9 +307,9 @@ function edit(el, message) {
     form.onsubmit = (e) => {
         e.preventDefault();
         const at = chat.messages.indexOf(message);
-        if (!box.value.trim() || at < 0 || !canSend()) return;
+        if (!(box.value.trim() || message.pictures) || at < 0 || !canSend()) return;
         chat.messages.length = at;
-        ask(box.value);
+        ask(box.value, message.pictures);
     };
     box.onkeydown = (e) => {
         if (isEnter(e)) {
@@ -320,19 +335,36 @@ function history(c) {
     const out = [];
     const system = (settings.system ?? '').trim();
     if (system) out.push({ role: 'system', content: system });
-    for (const { role, content, reasoning } of c.messages) {
+    for (const { role, content, pictures, reasoning } of c.messages) {
         if (role === 'assistant' && !content) continue;
         const before = lastOf(out);
-        if (before?.role === role) before.content += '\n\n' + content;
-        else out.push({ role, content, ...(reasoning && { reasoning_content: reasoning }) });
+        if (before?.role === role && !pictures && typeof before.content === 'string')
+            before.content += '\n\n' + content;
+        else if (before?.role === role)
+            before.content = [...partsOf(before.content), ...partsOf(content, pictures)];
+        else
+            out.push({
+                role,
+                content: pictures ? partsOf(content, pictures) : content,
+                ...(reasoning && { reasoning_content: reasoning }),
+            });
     }
     return out;
 }
 
-function ask(text) {
-    if (!chat.title) chat.title = text.trim().split('\n')[0].slice(0, 60);
+/* A message's content as parts: its pictures, then its text. A model that reads none gets the text. */
+function partsOf(content, pictures = []) {
+    if (Array.isArray(content)) return content;
+    const urls = about?.pictures ? pictures : [];
+    const parts = urls.map((url) => ({ type: 'image_url', image_url: { url } }));
+    if (content || !parts.length) parts.push({ type: 'text', text: content });
+    return parts;
+}
+
+function ask(text, pictures) {
+    if (!chat.title) chat.title = text.trim().split('\n')[0].slice(0, 60) || 'A picture';
     if (!chats.includes(chat)) chats.unshift(chat);
-    chat.messages.push({ role: 'user', content: text });
+    chat.messages.push({ role: 'user', content: text, ...(pictures?.length && { pictures }) });
     generate(chat);
 }
 
@@ -433,6 +465,60 @@ function fail(message, e) {
 
 const stop = () => runs.get(chat.id)?.abort.abort();
 
+/* --- pictures -------------------------------------------------------------------------------- */
+
+function asUrl(blob) {
+    return new Promise((done, failed) => {
+        const reader = new FileReader();
+        reader.onload = () => done(reader.result);
+        reader.onerror = () => failed(reader.error);
+        reader.readAsDataURL(blob);
+    });
+}
+
+/* The file as it is, or smaller. */
+async function readPicture(file) {
+    const bitmap = await createImageBitmap(file);
+    const scale = Math.min(1, PICTURE_SIDE / Math.max(bitmap.width, bitmap.height));
+    if (scale === 1 && file.size <= PICTURE_BYTES && /^image\/(png|jpeg|webp)$/.test(file.type))
+        return asUrl(file);
+    const canvas = document.createElement('canvas');
+    canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+    canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+    const paint = canvas.getContext('2d');
+    paint.fillStyle = '#fff';
+    paint.fillRect(0, 0, canvas.width, canvas.height);
+    paint.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    return canvas.toDataURL('image/jpeg', 0.9);
+}
+
+async function attach(files) {
+    for (const file of files) {
+        try {
+            attached.push(await readPicture(file));
+        } catch {
+            toast(`${file.name} is no picture that this browser can read.`);
+        }
+    }
+    showAttached();
+}
+
+function showAttached() {
+    $('attached').hidden = !attached.length;
+    $('attached').replaceChildren(
+        ...attached.map((url) => {
+            const li = fromTemplate('t-picture');
+            li.querySelector('img').src = url;
+            li.querySelector('.drop').onclick = () => {
+                attached = attached.filter((u) => u !== url);
+                showAttached();
+            };
+            return li;
+        }),
+    );
+    refreshComposer();
+}
+
 /* --- composer -------------------------------------------------------------------------------- */
 
 const isEnter = (e) => e.key === 'Enter' && !e.shiftKey && !e.isComposing;
@@ -446,7 +532,8 @@ function refreshComposer() {
     const busy = runs.has(chat.id);
     $('stop').hidden = !busy;
     $('send').hidden = busy;
-    $('send').disabled = !canSend() || !$('input').value.trim();
+    $('send').disabled = !canSend() || !($('input').value.trim() || attached.length);
+    $('attach').hidden = !about?.pictures;
     document.body.classList.toggle('empty', !chat.messages.length);
     for (const idea of $('ideas').children) idea.disabled = !canSend();
     const used = lastOf(chat.messages.filter((m) => m.stats?.context))?.stats.context;
@@ -460,10 +547,13 @@ function refreshComposer() {
 
 function submit() {
     const text = $('input').value;
-    if (!text.trim() || !canSend()) return;
+    const pictures = attached;
+    if (!(text.trim() || pictures.length) || !canSend()) return;
     $('input').value = '';
     fit($('input'));
-    ask(text);
+    attached = [];
+    showAttached();
+    ask(text, pictures);
 }
 
 /* --- list of chats --------------------------------------------------------------------------- */
@@ -644,6 +734,18 @@ $('input').onkeydown = (e) => {
     if (!isEnter(e)) return;
     e.preventDefault();
     submit();
+};
+$('input').onpaste = (e) => {
+    const files = [...e.clipboardData.files].filter((f) => f.type.startsWith('image/'));
+    if (!files.length || !about?.pictures) return;
+    e.preventDefault();
+    attach(files);
+};
+$('attach').onclick = () => $('pictures').click();
+$('pictures').onchange = () => {
+    attach([...$('pictures').files]);
+    $('pictures').value = '';
+    $('input').focus();
 };
 $('ideas').onclick = (e) => {
     if (e.target.matches('button') && canSend()) ask(e.target.textContent);

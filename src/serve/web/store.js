@@ -5,7 +5,8 @@
  *   1bit.theme       "light" or "dark"; absent: as the system has it
  *   1bit.key         the API key; never exported
  *
- * message: {role: "user"|"assistant", content, reasoning?, stats?, finish?, error?}
+ * message: {role: "user"|"assistant", content, pictures?, reasoning?, stats?, finish?, error?}
+ * pictures are data: URLs.
  * Storage may be full or forbidden: writing returns false then, and the page goes on in memory. */
 
 const CHAT = '1bit.chat.';
@@ -39,6 +40,7 @@ export function newChat() {
 }
 
 const isText = (v) => typeof v === 'string';
+const isPicture = (v) => isText(v) && /^data:image\/(png|jpeg|webp);base64,[\w+/]+=*$/.test(v);
 const orNothing = (v, ok) => (ok(v) ? v : undefined);
 const isTime = (v) => Number.isFinite(v) && v > 0;
 
@@ -54,6 +56,7 @@ function checkedStats(s) {
 function checkedMessage(m) {
     if (!m || !['user', 'assistant'].includes(m.role) || !isText(m.content)) return null;
     const out = { role: m.role, content: m.content };
+    if (Array.isArray(m.pictures) && m.pictures.every(isPicture)) out.pictures = m.pictures;
     if (isText(m.reasoning)) out.reasoning = m.reasoning;
     if (isText(m.finish)) out.finish = m.finish;
     if (m.stats) out.stats = checkedStats(m.stats);
