@@ -7,6 +7,7 @@
  * test_golden_vision DEVICE: the same on another device. Exit 77: it is not there. */
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "engine/ctx.h"
 #include "engine/vision.h"
@@ -362,6 +363,47 @@ static void test_refused(void **state)
     npz_close(g.z_tower);
 }
 
+/* mmproj-NAME.gguf with one text in it exchanged for another as long: what loading it says. */
+static void refused_with(const char *name, const char *from, const char *to, const char *says)
+{
+    char path[512], copy[] = "/tmp/ob_mmproj_XXXXXX";
+    ob_engine_params p;
+    ob_err err;
+    ob_vision *v;
+    path_of("mmproj-", name, ".gguf", path, sizeof path);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *bytes = malloc(1 << 20);
+    const size_t n = fread(bytes, 1, 1 << 20, f);
+    fclose(f);
+    char *at = memmem(bytes, n, from, strlen(from));
+    assert_non_null(at);
+    assert_int_equal(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    const int fd = mkstemp(copy);
+    assert_int_equal(write(fd, bytes, n), n);
+    close(fd);
+    free(bytes);
+    ob_engine_defaults(&p);
+    p.device = g_device;
+    assert_int_not_equal(ob_vision_new(&p, copy, 0, &v, &err), OB_OK);
+    unlink(copy);
+    if (!strstr(err.text, says)) fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+}
+
+/* Projectors, keys and tensors that are not known are refused by name. */
+static void test_unknown(void **state)
+{
+    (void)state;
+    use_level("auto");
+    refused_with("smolvlm", "idefics3", "pixtral9", "pixtral9");
+    refused_with("smolvlm", "idefics3", "pixtral9", "qwen2vl_merger"); /* what is known */
+    refused_with("gemma3v", "clip.use_gelu", "clip.use_warp", "clip.use_warp");
+    refused_with("qwen2vl", "mm.0.bias", "mm.0.vias", "mm.0.bias");
+    refused_with("smolvlm", "mm.model.fc.weight", "mm.model.fd.weight", "mm.model.fc.weight");
+    refused_with("gemma3v", "clip.vision.patch_size", "clip.vision.patch_sise", "patch_siz");
+}
+
 int main(int argc, char **argv)
 {
     ob_dev *d;
@@ -379,6 +421,7 @@ int main(int argc, char **argv)
                                          .initial_state = (void *)k_models[i]};
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_cache);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_unknown);
     if (getenv("OB_GOLDEN")) cmocka_set_test_filter(getenv("OB_GOLDEN"));
     return _cmocka_run_group_tests("golden vision", tests, n, NULL, NULL);
 }
