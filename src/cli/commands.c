@@ -42,7 +42,7 @@ static const ob_command k_commands[] = {
     {OB_CMD_BENCH, "bench", "", 0, 0, "speed of a model on this machine",
      "Measures prompt processing (pp) and generation (tg) in tokens per second, by --n-prompt, "
      "--n-gen, --depth (tokens already in the cache) and --sequences (sequences run together). Each test "
-     "runs once to warm up, then --repetitions times; the median is printed.",
+     "warms up (half a second on a GPU), then runs --repetitions times; the median is printed.",
      ob_cmd_bench},
     {OB_CMD_INFO, "info", "FILE", 0, 1, "what is in a model file",
      "Prints the metadata and the tensors of a model file: format, architecture, sizes, types. FILE "

@@ -14,7 +14,6 @@ enum {
     FLAG_K_NORM = 4,
     FLAG_NEOX = 8,
     FLAG_WRITE_Y = 16,
-    FLAG_CAUSAL = 32,
     FLAG_ALONE = 64,
     MAX_DIM = 256,
 };
@@ -53,7 +52,7 @@ static cut cut_of(const ob_dev_plan *p, const ob_attn_params *a)
 bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
-    return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && a->blocks == OB_BLOCKS_NONE &&
+    return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && a->causal && a->blocks == OB_BLOCKS_NONE &&
            op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
            a->v_dim <= MAX_DIM && cut_of(p, a).hb > 0;
 }
@@ -75,15 +74,10 @@ uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op)
     return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head_kv * parts_of(p, a) * 4;
 }
 
-uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at, uint32_t n)
+uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at)
 {
-    uint32_t lo = 0, hi = a->causal ? at + 1 : n;
-    if (a->window > 0) {
-        const uint32_t w = (uint32_t)a->window, back = a->causal ? w - 1 : w / 2;
-        lo = at > back ? at - back : 0;
-        if (!a->causal) hi = OB_MIN(hi, at + w / 2 + 1);
-    }
-    const uint32_t len = hi - lo / 32 * 32, seg = OB_MAX(t->seg_min, (len + 32 * t->max_seg - 1) / (32 * t->max_seg) * 32);
+    const uint32_t back = (uint32_t)a->window - 1, lo = a->window > 0 && at > back ? at - back : 0;
+    const uint32_t len = at + 1 - lo / 32 * 32, seg = OB_MAX(t->seg_min, (len + 32 * t->max_seg - 1) / (32 * t->max_seg) * 32);
     return (len + seg - 1) / seg;
 }
 
@@ -121,7 +115,7 @@ static ob_status get_kernel(ob_dev_plan *p, const ob_op *op, const vk_heads *h, 
     if (h) OB_TRY(vk_rope_table_of(p, h->rope[0], &table, err));
     const uint32_t flags = (h ? FLAG_FUSED : 0u) | (h && h->norm[0] ? FLAG_Q_NORM : 0u) | (h && h->norm[1] ? FLAG_K_NORM : 0u) |
                            (h && r->pairing == OB_ROPE_NEOX ? FLAG_NEOX : 0u) | (write_y ? FLAG_WRITE_Y : 0u) |
-                           (a->causal ? FLAG_CAUSAL : 0u) | (p->prog.max_tok == 1 ? FLAG_ALONE : 0u);
+                           (p->prog.max_tok == 1 ? FLAG_ALONE : 0u);
     return vk_kernel_get(p->dev, "attn_one", 23,
                          (uint32_t[]){c.subgroups * p->dev->sg, (uint32_t)a->k_dim, (uint32_t)a->v_dim,
                                       (uint32_t)(a->n_head / a->n_head_kv), c.hb, p->k_type, p->v_type, p->dev->sg, c.lanes,

@@ -527,8 +527,8 @@ uint64_t vk_attn_one_scratch(const ob_dev_plan *p, const ob_op *op);
 uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op);
 /* Numbers found on the one card at hand, or those of OB_VK_ATTN=HB,AHEAD,SEG_MIN,MAX_SEG,SUBGROUPS. */
 vk_attn_tuning vk_attn_tuning_get(void);
-/* Segments of what a token at place `at` of a sequence of n sees. */
-uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at, uint32_t n);
+/* Segments of what a token at place `at` of its sequence sees. */
+uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at);
 
 /* vk_time.c */
 ob_status vk_time_init(vk_dev *d, ob_err *err);

@@ -39,7 +39,7 @@ layout(constant_id = 21) const uint SEG_MIN = 32; /* tokens of a segment, a mult
 layout(constant_id = 22) const uint MAX_SEG = 32; /* segments of a token */
 
 const bool FUSED = (FLAGS & 1u) != 0u, Q_NORM = (FLAGS & 2u) != 0u, K_NORM = (FLAGS & 4u) != 0u,
-           NEOX = (FLAGS & 8u) != 0u, WRITE_Y = (FLAGS & 16u) != 0u, CAUSAL = (FLAGS & 32u) != 0u, ALONE = (FLAGS & 64u) != 0u; /* ALONE: one token in a step */
+           NEOX = (FLAGS & 8u) != 0u, WRITE_Y = (FLAGS & 16u) != 0u, ALONE = (FLAGS & 64u) != 0u; /* ALONE: one token in a step */
 
 /* Written and read by different workgroups of one dispatch. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer C4 { vec4 v[]; };
@@ -451,12 +451,7 @@ void main()
     uint kvh = gl_WorkGroupID.y / NH, chunk = gl_WorkGroupID.y % NH, h0 = kvh * GROUP + chunk * HB;
     uint n_heads = min(HB, GROUP - chunk * HB), lane = gl_SubgroupInvocationID % L, g = gl_SubgroupID * (SG / L) + gl_SubgroupInvocationID / L;
     uvec4 me = U4(words()).v[info_at / 4u + t];
-    uint lo = 0u, hi = CAUSAL ? me.y + 1u : me.z;
-    if (WINDOW > 0u) {
-        uint back = CAUSAL ? WINDOW - 1u : WINDOW / 2u;
-        lo = me.y > back ? me.y - back : 0u;
-        if (!CAUSAL) hi = min(hi, me.y + WINDOW / 2u + 1u);
-    }
+    uint lo = WINDOW > 0u && me.y > WINDOW - 1u ? me.y - (WINDOW - 1u) : 0u, hi = me.y + 1u;
     uint base = lo / 32u * 32u, len = hi - base;
     uint seg = max(SEG_MIN, (len + 32u * MAX_SEG - 1u) / (32u * MAX_SEG) * 32u), n_seg = (len + seg - 1u) / seg;
     if (gl_WorkGroupID.z >= n_seg) return;
