@@ -105,8 +105,17 @@ candidate() {
         awk '/Candidate:/ && $2 != "(none)" {sub(/^[0-9]+:/, "", $2); sub(/[-+].*/, "", $2); print $2}'
 }
 
+rustup_stable() {
+    echo "setup: installing Rust's stable toolchain with rustup"
+    rustup toolchain install stable --profile minimal --no-self-update && rustup default stable || return 1
+    hash -r
+    rust_ok
+}
+
 need_rust() {
     rust_ok && return 0
+    # Where rustup is, its cargo is usually first on PATH and would hide Debian's.
+    if have rustup; then rustup_stable && return 0; fi
     if [ -z "$updated" ] && [ "$as_root" != none ]; then
         $as_root apt-get update -qq
         updated=1
@@ -121,12 +130,9 @@ need_rust() {
             rust_ok && return 0
         fi
     done
-    if [ -n "$(candidate rustup)" ] && ! have rustup; then apt_install rustup; fi
-    if have rustup; then
-        rustup toolchain install stable --profile minimal
-        rustup default stable
-        hash -r
-        rust_ok && return 0
+    if [ -n "$(candidate rustup)" ] && ! have rustup; then
+        apt_install rustup
+        rustup_stable && return 0
     fi
     echo "setup: Rust $rust_min or newer is needed and Debian offers none here." >&2
     echo "Install it with rustup (see the Rust project's web page), or enable your release's" >&2

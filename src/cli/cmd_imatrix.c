@@ -56,6 +56,8 @@ int ob_cmd_imatrix(const ob_args *a)
     OB_GOTO(ob_imatrix_new(ob_cli_int(a, OB_OPT_COVARIANCE), &g.im, &err));
     OB_GOTO(ob_cli_load_init(&load, a, &err));
     if (load.params.n_ctx == 0) load.params.n_ctx = 512;
+    /* Only the CPU shows activations so far: `auto` would choose a GPU, to be refused below. */
+    if (strcmp(load.params.device, "auto") == 0) load.params.device = "cpu";
     load.params.observe = observe;
     load.params.observe_arg = &g;
     OB_GOTO(ob_cli_load_ctx(&load, &c, &err));
@@ -72,6 +74,8 @@ int ob_cmd_imatrix(const ob_args *a)
     }
     OB_GOTO(run_chunks(a, c, ids, info.n_ctx, n_chunks, &g, &err));
     OB_GOTO(ob_imatrix_save(g.im, path, name ? name : "standard input", (uint32_t)n_chunks, (uint32_t)info.n_ctx, &err));
+    if (!ob_cli_flag(a, OB_OPT_QUIET))
+        fprintf(stderr, "%s: written, from %d chunks of %d tokens\n", path, n_chunks, info.n_ctx);
 out:
     ob_free(ids);
     ob_ctx_free(c);

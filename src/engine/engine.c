@@ -146,7 +146,8 @@ static ob_status check_request(const ob_engine *e, const ob_request_params *p, o
     if (p->n_top_logprobs > (int32_t)TOP_MAX)
         return ob_err_set(err, OB_E_INVALID, "%d top log-probabilities, at most %d are possible",
                           p->n_top_logprobs, (int)TOP_MAX);
-    if (p->max_tokens == 0) return ob_err_set(err, OB_E_INVALID, "max_tokens is 0: ask for one token at least");
+    if (p->max_tokens == 0)
+        return ob_err_set(err, OB_E_INVALID, "no tokens are asked for: ask for one at least, or -1: until the context is full");
     return OB_OK;
 }
 
