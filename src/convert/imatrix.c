@@ -83,7 +83,9 @@ static ob_status add_entry(ob_imatrix *im, const char *name, size_t name_len, in
     return OB_OK;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* Which clone is called is settled by the loader (an ifunc), in a function that ThreadSanitizer instruments
+ * too: before its runtime can be called. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define WIDE __attribute__((target_clones("avx512f", "avx2,fma", "default")))
 #else
 #define WIDE

@@ -60,9 +60,10 @@ static bool find_directory(ob_npz *z)
         uint32_t sig, size, off;
         uint16_t disk, dir_disk, here, total;
         if (!ob_span_u32(&s, &sig) || sig != END_SIG) continue;
-        (void)(ob_span_u16(&s, &disk) && ob_span_u16(&s, &dir_disk) && ob_span_u16(&s, &here) &&
-               ob_span_u16(&s, &total) && ob_span_u32(&s, &size) && ob_span_u32(&s, &off));
-        if (s.bad || disk || dir_disk || here != total || off > at || size > at - off) return false;
+        if (!ob_span_u16(&s, &disk) || !ob_span_u16(&s, &dir_disk) || !ob_span_u16(&s, &here) ||
+            !ob_span_u16(&s, &total) || !ob_span_u32(&s, &size) || !ob_span_u32(&s, &off))
+            return false;
+        if (disk || dir_disk || here != total || off > at || size > at - off) return false;
         z->dir_off = off;
         z->n_entries = total;
         return true;

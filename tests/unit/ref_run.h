@@ -88,15 +88,34 @@ typedef bool (*flip_fn)(ob_op *op, ob_program *p);
         return true;                                                                              \
     }
 
-/* A copy of an F32 weight to be changed; the program then reads it instead. Leaked: tests are short. */
+/* Copies that own_weight made, for own_weights_free. */
+typedef struct own_copy {
+    struct own_copy *next;
+    float data[];
+} own_copy;
+static own_copy *own_copies;
+
+/* A copy of an F32 weight to be changed; the program then reads it instead. Lives until own_weights_free. */
 static inline float *own_weight(ob_program *p, int32_t w)
 {
     ob_weight *x = &p->weights[w];
     assert_int_equal(x->type, OB_F32);
-    float *copy = malloc(x->n_bytes);
-    memcpy(copy, x->data, x->n_bytes);
-    x->data = copy;
-    return copy;
+    own_copy *copy = malloc(sizeof *copy + x->n_bytes);
+    assert_non_null(copy);
+    copy->next = own_copies;
+    own_copies = copy;
+    memcpy(copy->data, x->data, x->n_bytes);
+    x->data = copy->data;
+    return copy->data;
+}
+
+/* After the programs that read them. */
+static inline void own_weights_free(void)
+{
+    for (own_copy *c; (c = own_copies);) {
+        own_copies = c->next;
+        free(c);
+    }
 }
 
 static inline double worst_of(const float *a, const float *b, int64_t n)

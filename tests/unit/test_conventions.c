@@ -161,6 +161,7 @@ static void test_control(void **state)
     run_free(&r);
     npz_close(z);
     ob_program_free(p);
+    own_weights_free();
     ob_model_free(m);
     ob_file_close(f);
 }

@@ -198,6 +198,7 @@ static void test_control(void **state)
     if (c->flip && !(d > 10 * g.atol)) fail_msg("%s with another %s: off by %g only", c->model, c->name, d);
     npz_close(g.z);
     ob_program_free(p);
+    own_weights_free();
     ob_model_free(m);
     ob_file_close(f);
 }
