@@ -169,7 +169,9 @@ void ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engine *e
     const ob_str hi = {"hello", 5}; /* the first step of a size is slower */
     ob_decision d;
     (void)!ob_scorer_ask(r->scorer, ob_question_classes(), &(ob_turns){&hi, 1}, &d, &err);
-    ob_log_info("routing: %d targets, the default is %s", r->n_targets, r->targets[0].name);
+    if (r->n_targets > 1) ob_log_info("routing: %d targets, the default is %s", r->n_targets, r->targets[0].name);
+    else ob_log_warn("routing: every conversation goes to %s: the policy names no other device (1bit policy measure writes "
+                     "one for this machine, --route-policy takes it)", r->targets[0].name);
 }
 
 void ob_routing_free(ob_routing *r)
