@@ -33,7 +33,7 @@ static const ob_command k_commands[] = {
      "With --json and no TEXT, standard input is a JSON list of conversations (lists of messages as in the API, or "
      "texts), and a list of {class, confidence, probabilities} is printed.",
      ob_cmd_classify},
-    {OB_CMD_POLICY, "policy", "measure|show|explain [TEXT…]", 1, -1, "which device serves which kind of request",
+    {OB_CMD_POLICY, "policy", "ACTION [TEXT…]", 1, -1, "which device serves which kind of request",
      "measure: runs prompts of --lengths on each of --targets and times the first token, each further one, the same "
      "with four requests at once, and a decision; picks a target for each class and length, by a margin that noise "
      "does not pass, and writes the policy to --output. Nothing else should be running meanwhile.\n\n"
