@@ -363,7 +363,8 @@ def test_serve_gives_the_same_text(twin, model, serve):
     assert a["usage"]["completion_tokens"] == b["usage"]["completion_tokens"]
 
 
-DECODERS = [p for p in GOLDEN if "bert" not in p.stem and p.stem != "laya"]  # encoders have no logits
+# Encoders and vision towers have no logits.
+DECODERS = [p for p in GOLDEN if "bert" not in p.stem and p.stem != "laya" and not p.stem.startswith("mmproj")]
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=lambda p: p.stem)
@@ -376,8 +377,6 @@ def test_same_logits(path, tmp_path):
         out = tmp_path / "out.npy"
         done = subprocess.run([PROGRAM, "logits", "-m", m, "--ids-file", ids, "-o", out],
                               capture_output=True, text=True)
-        if done.returncode and m == path:
-            pytest.skip(f"no logits of {path.name}: {done.stderr.strip()}")
         assert done.returncode == 0, done.stderr
         arrays.append(np.load(out))
     assert arrays[0].shape == arrays[1].shape and arrays[0].tobytes() == arrays[1].tobytes()
