@@ -64,8 +64,9 @@ static const char *part_of(const char *s)
 }
 
 /* The GGUF name; "" when the tensor is left out; false when it is not one of BERT's. */
-static bool map_name(const char *name, char *out, size_t cap)
+static bool map_name(const void *arg, const char *name, char *out, size_t cap)
 {
+    (void)arg;
     const char *s = skip(name, "bert."), *rest, *part;
     if (!s) s = name;
     *out = 0;
@@ -93,24 +94,6 @@ static const ob_tensor *find(const ob_file *f, const char *name)
     for (size_t i = 0; i < f->n_tensors; i++)
         if (!strcmp(f->tensors[i].name, name)) return &f->tensors[i];
     return NULL;
-}
-
-/* Rename and drop. Tensors that are not BERT's keep their names: whoever builds the model refuses them. */
-static ob_status map_tensors(ob_file *f, ob_err *err)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < f->n_tensors; i++) {
-        char name[OB_MAX_TENSOR_NAME_BYTES];
-        ob_tensor t = f->tensors[i];
-        if (map_name(t.name, name, sizeof name)) {
-            if (!*name) continue;
-            t.name = ob_arena_strndup(&f->names, name, strlen(name));
-            if (!t.name) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a tensor's name");
-        }
-        f->tensors[kept++] = t;
-    }
-    f->n_tensors = kept;
-    return OB_OK;
 }
 
 /* ---- the files beside it -------------------------------------------------------------------- */
@@ -374,12 +357,12 @@ ob_status ob_hf_bert_adopt(ob_file *f, ob_err *err)
     char name[OB_MAX_TENSOR_NAME_BYTES];
     bool is_bert = false;
     for (size_t i = 0; i < f->n_tensors && !is_bert; i++)
-        is_bert = map_name(f->tensors[i].name, name, sizeof name) && !strcmp(name, "token_embd.weight");
+        is_bert = map_name(NULL, f->tensors[i].name, name, sizeof name) && !strcmp(name, "token_embd.weight");
     if (!is_bert) return OB_OK;
     ob_buf_init(&p.b, (size_t)OB_MAX_VOCAB_BYTES);
     OB_GOTO(hf_read(&h, f->path, err));
     if (!says_bert(h.config)) goto out;
-    OB_GOTO(map_tensors(f, err));
+    OB_GOTO(ob_hf_map_tensors(f, map_name, NULL, err));
     OB_GOTO(make_pairs(f, &p, &h, err));
 out:
     ob_buf_deinit(&p.b);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "base/math.h"
 
 enum { MAX_JSON_BYTES = 64 << 20 };
@@ -97,4 +98,21 @@ ob_status ob_hf_make_pairs(ob_file *f, ob_pairs_made *p, ob_err *err)
     ob_reader r = ob_reader_of(&made, err);
     OB_TRY(ob_pairs_read(&f->pairs, &r, p->n));
     return ob_pairs_make_strings(&f->pairs, err);
+}
+
+ob_status ob_hf_map_tensors(ob_file *f, ob_hf_map_fn map, const void *arg, ob_err *err)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < f->n_tensors; i++) {
+        char name[OB_MAX_TENSOR_NAME_BYTES];
+        ob_tensor t = f->tensors[i];
+        if (map(arg, t.name, name, sizeof name)) {
+            if (!*name) continue;
+            t.name = ob_arena_strndup(&f->names, name, strlen(name));
+            if (!t.name) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a tensor's name");
+        }
+        f->tensors[kept++] = t;
+    }
+    f->n_tensors = kept;
+    return OB_OK;
 }

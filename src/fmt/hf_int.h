@@ -22,6 +22,10 @@ typedef struct ob_pairs_made {
     uint64_t n;
 } ob_pairs_made;
 
+/* GGUF's name of a tensor of the folder into out ("": drop it); false when the name is not known. */
+typedef bool (*ob_hf_map_fn)(const void *arg, const char *name, char *out, size_t cap);
+/* Rename and drop. Tensors that are not known keep their names: whoever builds the model refuses them. */
+OB_MUST_CHECK ob_status ob_hf_map_tensors(ob_file *f, ob_hf_map_fn map, const void *arg, ob_err *err);
 void ob_hf_add_u32(ob_buf *b, uint32_t x);
 void ob_hf_add_text(ob_buf *b, const char *s, uint64_t len);
 /* The key and type of a pair; the value is the caller's to append. */

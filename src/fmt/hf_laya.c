@@ -65,8 +65,9 @@ static int64_t layer_of(const char *name, const char *prefix, const char **rest)
 }
 
 /* The GGUF name; "" when the tensor is left out; false when it is not one of Laya's. */
-static bool map_name(const laya *h, const char *name, char *out, size_t cap)
+static bool map_name(const void *arg, const char *name, char *out, size_t cap)
 {
+    const laya *h = arg;
     const char *rest;
     *out = 0;
     for (size_t i = 0; i < OB_COUNT(k_fixed); i++) {
@@ -82,23 +83,6 @@ static bool map_name(const laya *h, const char *name, char *out, size_t cap)
         if (!strcmp(rest, k_head[i].from))
             return snprintf(out, cap, "blk.%" PRId64 ".%s", h->n_encoder + l, k_head[i].to) > 0;
     return false;
-}
-
-static ob_status map_tensors(ob_file *f, const laya *h, ob_err *err)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < f->n_tensors; i++) {
-        char name[OB_MAX_TENSOR_NAME_BYTES];
-        ob_tensor t = f->tensors[i];
-        if (map_name(h, t.name, name, sizeof name)) {
-            if (!*name) continue;
-            t.name = ob_arena_strndup(&f->names, name, strlen(name));
-            if (!t.name) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a tensor's name");
-        }
-        f->tensors[kept++] = t;
-    }
-    f->n_tensors = kept;
-    return OB_OK;
 }
 
 static const ob_tensor *find(const ob_file *f, const char *name)
@@ -376,7 +360,7 @@ ob_status ob_hf_laya_adopt(ob_file *f, ob_err *err)
     if (!scorer || !encoder) return OB_OK;
     ob_buf_init(&p.b, (size_t)OB_MAX_VOCAB_BYTES);
     OB_GOTO(read_files(&h, f->path, err));
-    OB_GOTO(map_tensors(f, &h, err));
+    OB_GOTO(ob_hf_map_tensors(f, map_name, &h, err));
     ob_pair_text(&p, "general.architecture", "modern-bert");
     ob_pair_text(&p, "general.name", name_of(&h));
     OB_GOTO(add_sizes(&p, f, &h, err));

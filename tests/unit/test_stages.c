@@ -114,7 +114,10 @@ static bool has_driver(void)
 {
     ob_dev *d;
     ob_err err;
-    if (ob_dev_open("lavapipe", NULL, &d, &err) != OB_OK) return false;
+    if (ob_dev_open("lavapipe", NULL, &d, &err) != OB_OK) {
+        print_message("skipped: no software driver of Vulkan: %s\n", err.text);
+        return false;
+    }
     ob_dev_close(d);
     return true;
 }
