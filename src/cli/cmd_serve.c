@@ -67,16 +67,30 @@ static ob_status find_route(const ob_args *a, ob_serve_params *p, char **scorer_
     return OB_OK;
 }
 
+static ob_status find_long(const ob_args *a, ob_serve_params *p, char **path, ob_err *err)
+{
+    const char *name = ob_cli_str(a, OB_OPT_LONG_MODEL);
+    if (!name) return OB_OK;
+    OB_TRY(ob_cli_find_model(name, path, err));
+    p->long_path = *path;
+    p->long_device = ob_cli_str(a, OB_OPT_LONG_DEVICE);
+    p->long_from = (int32_t)ob_cli_int(a, OB_OPT_LONG_FROM);
+    p->long_name = name_of(name, *path);
+    return OB_OK;
+}
+
 int ob_cmd_serve(const ob_args *a)
 {
     char *scorer_path = NULL;
     ob_err scorer_err;
-    char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL;
+    char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL, *long_path = NULL;
     ob_server *server = NULL;
     ob_err err;
     ob_serve_params p;
     const char *model = ob_cli_str(a, OB_OPT_MODEL);
     fill_params(a, "", &p); /* the path is found below: wrong usage is told before a model is looked for */
+    if (!ob_cli_str(a, OB_OPT_LONG_MODEL) && (ob_cli_given(a, OB_OPT_LONG_FROM) || ob_cli_given(a, OB_OPT_LONG_DEVICE)))
+        return ob_cli_usage_error(a->cmd_name, "--long-from and --long-device need --long-model");
     if (ob_serve_check(&p, &err) != OB_OK) return ob_cli_usage_error(a->cmd_name, "%s", err.text);
     ob_status s = ob_cli_find_model(model, &path, &err);
     if (s == OB_E_NOT_FOUND && !model)
@@ -96,6 +110,7 @@ int ob_cmd_serve(const ob_args *a)
     p.embed_name = name_of(ob_cli_str(a, OB_OPT_EMBED), embed_path);
     p.rerank_name = name_of(ob_cli_str(a, OB_OPT_RERANK), rerank_path);
     p.rerank_path = rerank_path;
+    OB_GOTO(find_long(a, &p, &long_path, &err));
     OB_GOTO(find_route(a, &p, &scorer_path, &scorer_err, &err));
     OB_GOTO(ob_server_new(&p, &server, &err));
     s = ob_server_run(server, &err);
@@ -107,6 +122,7 @@ out:;
     ob_free(embed_path);
     ob_free(rerank_path);
     ob_free(mmproj_path);
+    ob_free(long_path);
     ob_free(scorer_path);
     return rc;
 }

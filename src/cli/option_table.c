@@ -172,6 +172,13 @@ static const ob_option k_options[] = {
     [OB_OPT_NO_NORMALIZE] = {.name = "no-normalize", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(EMBED), .doc = "leave the vectors at the length they have"},
 
+    [OB_OPT_LONG_MODEL] = {.name = "long-model", .kind = OB_OPT_KIND_PATH, .arg = "MODEL", .env = "ONEBIT_LONG_MODEL",
+        .commands = OB_IN(SERVE),
+        .doc = "a second file of the same model, such as a Hadamard-rotated one, for conversations whose first prompt is long"},
+    [OB_OPT_LONG_FROM] = {.name = "long-from", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "2048", .min = 1, .max = OB_MAX_CTX,
+        .env = "ONEBIT_LONG_FROM", .commands = OB_IN(SERVE), .doc = "tokens from which a first prompt is long"},
+    [OB_OPT_LONG_DEVICE] = {.name = "long-device", .kind = OB_OPT_KIND_STRING, .arg = "NAME", .env = "ONEBIT_LONG_DEVICE",
+        .commands = OB_IN(SERVE), .doc = "where the long model runs (default: as --device says)"},
     [OB_OPT_LAYA] = {.name = "laya", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_LAYA", .commands = OB_IN(SERVE),
         .doc = "route each new conversation to the device that the policy names for its kind of request"},
     [OB_OPT_LAYA_MODEL] = {.name = "laya-model", .kind = OB_OPT_KIND_PATH, .arg = "MODEL",

@@ -41,6 +41,8 @@ enum {
     OB_DEV_OBSERVE = 1 << 9,      /* honours ob_dev_options.observe */
     OB_DEV_HALF_ATTN = 1 << 10,   /* unless exact, attention of many tokens over an f16 cache rounds queries and weights to f16 */
     OB_DEV_ACT4 = 1 << 11,        /* honours ob_weight.act4; a device without it gets no such weight */
+    OB_DEV_SHARES = 1 << 12,      /* a packed weight may be used by every open device of this kind with the same options,
+                                     and be freed through any */
 };
 
 typedef struct ob_dev_info {

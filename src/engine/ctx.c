@@ -78,6 +78,24 @@ static void read_ahead(const ob_ctx *c, const ob_program *prog, int32_t i, int32
     }
 }
 
+/* One weight onto one place: found with another engine, or packed. */
+static ob_status place_weight(ob_ctx *c, const place *at, const ob_weight *desc, ob_dev_weight **out, bool *keep, ob_err *err)
+{
+    const bool shares = c->p.share && (at->info.caps & OB_DEV_SHARES);
+    if (shares && (*out = ob_share_find(c->p.share, at->dev, c->p.exact, desc)) != NULL) {
+        c->n_shared_bytes += desc->n_bytes;
+        return OB_OK;
+    }
+    OB_TRY(at->dev->api->weight_new(at->dev, desc, out, keep, err));
+    return shares ? ob_share_add(c->p.share, at->dev, c->p.exact, desc, *out, c, err) : OB_OK;
+}
+
+static void drop_weight(const ob_ctx *c, const place *at, ob_dev_weight *w)
+{
+    if (c->p.share) ob_share_drop(c->p.share, at->dev, w, c);
+    else at->dev->api->weight_free(at->dev, w);
+}
+
 /* Pack every weight for the devices that need it. A tensor used twice (tied embeddings) is packed twice. */
 static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *needed, bool *keeps, ob_err *err)
 {
@@ -90,7 +108,7 @@ static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *nee
             place *at = &c->places[d];
             if (!needed[d * prog->n_weights + i]) continue;
             bool keep = false;
-            const ob_status s = at->dev->api->weight_new(at->dev, &prog->weights[i], &at->weights[i], &keep, err);
+            const ob_status s = place_weight(c, at, &prog->weights[i], &at->weights[i], &keep, err);
             if (s != OB_OK) return ob_err_prefix(err, s, "tensor %s", prog->weights[i].name);
             keeps[i] |= keep;
         }
@@ -152,6 +170,7 @@ static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
     bool *keeps = ob_calloc(n, sizeof *keeps), *needed = ob_calloc(n, (size_t)c->n_places * sizeof *needed);
     bool ok = keeps && needed;
     c->n_weights = prog->n_weights;
+    c->n_shared_bytes = 0;
     for (int32_t d = 0; d < c->n_places && ok; d++) {
         c->places[d].weights = ob_calloc(n, sizeof(ob_dev_weight *));
         ok = c->places[d].weights != NULL;
@@ -677,7 +696,7 @@ static void close_places(ob_ctx *c)
         ob_ckpts_free(at->ckpts);
         for (int32_t i = 0; at->states && at->states[i]; i++) at->dev->api->buffer_free(at->dev, at->states[i]);
         for (int32_t i = 0; at->weights && i < c->n_weights; i++)
-            if (at->weights[i]) at->dev->api->weight_free(at->dev, at->weights[i]);
+            if (at->weights[i]) drop_weight(c, at, at->weights[i]);
         ob_free(at->states);
         ob_free(at->weights);
         ob_dev_close(at->dev);
@@ -861,6 +880,7 @@ void ob_ctx_describe(const ob_ctx *c, ob_engine_info *out)
         out->n_params += (uint64_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
     }
     out->n_bytes = ob_file_n_bytes(c->file);
+    out->n_shared_bytes = c->n_shared_bytes;
     out->n_vocab = h->n_vocab;
     out->n_ctx = c->p.n_ctx;
     out->n_ctx_train = h->n_ctx_train;

@@ -52,6 +52,7 @@ struct ob_ctx {
     ob_dev *dev;         /* places[0].dev */
     ob_dev_info dev_info; /* of it; the name lists all devices, memory is their sum */
     int32_t n_weights;
+    uint64_t n_shared_bytes; /* of weights found in p.share */
     bool faulted;        /* a device failed in the last step: nothing on it can be trusted */
     bucket buckets[32];
     int32_t n_buckets;

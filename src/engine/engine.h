@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "dev/device.h"
 #include "engine/picture.h"
+#include "engine/share.h"
 #include "fmt/fmt.h"
 #include "graph/model.h"
 #include "sample/sample.h"
@@ -42,6 +43,7 @@ typedef struct ob_engine_params {
     ob_act4_use act4;     /* of a Hadamard-rotated file: which matrices round activations of prompts to 4 bits */
     bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
     ob_pooling pooling;   /* how; AUTO: as the file says */
+    ob_share *share;      /* weights are looked for, and offered, here; NULL: nothing is shared. Outlives the engine */
     bool profile;
     ob_observe_fn observe; /* sees what each matrix multiplies; needs a device that can (OB_DEV_OBSERVE) */
     void *observe_arg;
@@ -59,6 +61,7 @@ void ob_engine_free(ob_engine *e);
 typedef struct ob_engine_info {
     char arch[32], name[128], quant[32];  /* "llama", "SmolLM2 135M Instruct", "Q4_1" */
     uint64_t n_params, n_bytes;
+    uint64_t n_shared_bytes;              /* of weights that another engine had packed already (ob_engine_params.share) */
     int32_t n_vocab, n_ctx, n_ctx_train, n_seq, n_ubatch, n_layer, n_embd;
     bool causal;                          /* false: an encoder, it cannot generate */
     ob_output output;                     /* what the loaded program gives */

@@ -40,6 +40,17 @@ void ob_route_health(ob_conn *c)
         ob_buf_addc(&out, ',');
         add_str(&out, "note", s->info.device.reason);
     }
+    ob_engine_info other;
+    const char *state;
+    if (s->ready && s->routing && ob_routing_long(s->routing, &other, &state)) {
+        ob_buf_adds(&out, ",\"long_model\":{");
+        add_str(&out, "id", s->long_id);
+        ob_buf_addc(&out, ',');
+        add_str(&out, "device", other.device.kind);
+        ob_buf_addc(&out, ',');
+        add_str(&out, "state", state);
+        ob_buf_addf(&out, ",\"from\":%d}", s->params.long_from);
+    }
     ob_buf_addc(&out, '}');
     ob_conn_reply(c, s->ready && !s->stopping && !st.device_down ? 200 : 503, "application/json; charset=utf-8", NULL,
                   ob_buf_str(&out), out.len);
@@ -67,9 +78,9 @@ static void add_model(const ob_server *s, const char *id, const char *role, cons
     add_str(out, "quant", i->quant);
     ob_buf_addf(out,
                 ",\"n_params\":%llu,\"size\":%llu,\"n_vocab\":%d,\"n_ctx\":%d,\"n_ctx_train\":%d,"
-                "\"n_embd\":%d,\"n_layer\":%d}}",
+                "\"n_embd\":%d,\"n_layer\":%d,\"shared_bytes\":%llu}}",
                 (unsigned long long)i->n_params, (unsigned long long)i->n_bytes, i->n_vocab,
-                i->n_ctx, i->n_ctx_train, i->n_embd, i->n_layer);
+                i->n_ctx, i->n_ctx_train, i->n_embd, i->n_layer, (unsigned long long)i->n_shared_bytes);
 }
 
 static bool is_named(const char *name, const char *id, const char *also)
@@ -84,6 +95,12 @@ static int add_models(const ob_server *s, const char *id, ob_buf *out)
     if (s->engine && (!id || is_named(id, s->model_id, s->params.model_name))) {
         add_model(s, s->model_id, "generate", &s->info, out);
         n++;
+    }
+    ob_engine_info other;
+    if (s->engine && s->routing && ob_routing_long(s->routing, &other, NULL) &&
+        (!id || (!n && is_named(id, s->long_id, s->params.long_name)))) {
+        if (n++) ob_buf_addc(out, ',');
+        add_model(s, s->long_id, "generate", &other, out);
     }
     for (int i = 0; i < s->n_served; i++) {
         const ob_served *m = &s->served[i];

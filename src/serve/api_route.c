@@ -1,6 +1,7 @@
 /* POST /v1/decide: typed questions to the scorer. GET or POST /v1/routing/explain: what routing would do, and did. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/math.h"
 #include "route/turns.h"
 #include "serve/serve_int.h"
@@ -104,13 +105,43 @@ void ob_route_decide(ob_conn *c) { start(c, decide); }
 
 /* --- explain (worker) ------------------------------------------------------------------------ */
 
+/* Tokens of the prompt that the request would become; 0 where there is no text. */
+static ob_status count_prompt(ob_job *job, int32_t *n)
+{
+    const json_t *prompt = json_object_get(job->json, "prompt");
+    ob_gen_params p;
+    ob_buf text;
+    int32_t *ids;
+    size_t n_ids;
+    *n = 0;
+    ob_buf_init(&text, OB_MAX_RENDER_BYTES);
+    ob_gen_params_defaults(&p);
+    ob_status s = OB_OK;
+    if (json_object_get(job->json, "messages")) s = ob_chat_render(job, &p, &text);
+    else if (json_is_string(prompt)) ob_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
+    if (s == OB_OK) s = ob_buf_status(&text, &job->err);
+    if (s == OB_OK && text.len) {
+        const char *bos = job->srv->bos_text;
+        const bool has_bos = bos && *bos && !strncmp(ob_buf_str(&text), bos, strlen(bos));
+        s = ob_tok_encode(job->srv->tok, ob_buf_str(&text), text.len, OB_TOK_SPECIAL | (has_bos ? 0 : OB_TOK_BOS), &ids, &n_ids, &job->err);
+        if (s == OB_OK) {
+            *n = (int32_t)OB_MIN(n_ids, (size_t)INT32_MAX);
+            ob_free(ids);
+        }
+    }
+    ob_buf_deinit(&text);
+    return s;
+}
+
 static ob_status explain(ob_job *job)
 {
+    int32_t n_prompt = 0;
     if (job->body.len) {
         OB_TRY(ob_json_parse(ob_buf_str(&job->body), job->body.len, &job->json, &job->err));
         ob_buf_deinit(&job->body);
+        OB_TRY(count_prompt(job, &n_prompt));
     }
-    return ob_routing_explain(job->srv->routing, job->json, 0, &job->reply, &job->err);
+    return ob_routing_explain(job->srv->routing, job->json, n_prompt, &job->reply, &job->err);
 }
 
 /* "text=..." of a query, percent-decoded, '+' as a space. False: there is none. */
@@ -141,7 +172,7 @@ void ob_route_explain(ob_conn *c)
 {
     ob_err err;
     if (!ob_conn_server(c)->routing) {
-        ob_err_set(&err, OB_E_UNSUPPORTED, "this server does not route: start it with --laya");
+        ob_err_set(&err, OB_E_UNSUPPORTED, "this server does not route: start it with --laya or --long-model");
         ob_conn_reply_err(c, &err, NULL);
         return;
     }

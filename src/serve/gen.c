@@ -133,8 +133,10 @@ static void add_header(ob_gen *g, const char *object, ob_buf *out)
 {
     ob_buf_addf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
                 (long long)g->created);
-    ob_buf_add_json(out, g->job.srv->model_id, strlen(g->job.srv->model_id));
-    ob_buf_addf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->job.srv->fingerprint);
+    const ob_server *s = g->job.srv;
+    const char *id = g->named_long ? s->long_id : s->model_id;
+    ob_buf_add_json(out, id, strlen(id));
+    ob_buf_addf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->routed.is_long ? s->long_fingerprint : s->fingerprint);
 }
 
 void ob_gen_begin_frame(ob_gen *g, ob_buf *out)
@@ -495,7 +497,7 @@ void ob_gen_cancel_all(ob_server *s)
 static ob_status check_prompt(ob_gen *g, const ob_prompt *p, const char *param)
 {
     ob_job *job = &g->job;
-    long n_ctx = job->srv->info.n_ctx;
+    long n_ctx = job->srv->max_ctx;
     if (p->n_ids == 0) return ob_job_fail(job, param, OB_E_INVALID, "the prompt is empty");
     if ((long)p->n_ids < n_ctx) return OB_OK;
     ob_job_fail(
@@ -530,7 +532,9 @@ ob_status ob_gen_route_begin(ob_gen *g)
 {
     ob_job *job = &g->job;
     if (!job->srv->routing) return OB_OK;
-    return ob_routing_begin(job->srv->routing, job->json, g->want_target, &g->ticket, &job->err);
+    g->named_long = ob_params_names_long(job);
+    const char *want = g->named_long && !*g->want_target ? "long" : g->want_target;
+    return ob_routing_begin(job->srv->routing, job->json, want, &g->ticket, &job->err);
 }
 
 void ob_gen_route_end(ob_gen *g)

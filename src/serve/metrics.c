@@ -54,6 +54,7 @@ static void add_engine(const ob_server *s, ob_buf *out)
 {
     ob_engine_stats t = {0};
     if (s->engine) ob_engine_get_stats(s->engine, &t);
+    if (s->ready && s->routing) ob_routing_add_stats(s->routing, &t);
     const struct {
         const char *name, *type, *help;
         double value;

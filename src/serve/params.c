@@ -481,7 +481,15 @@ ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p)
 
 ob_status ob_params_check_model(ob_job *job)
 {
+    if (ob_params_names_long(job)) return OB_OK;
     return ob_params_check_model_is(job, job->srv->model_id, job->srv->params.model_name, "");
+}
+
+bool ob_params_names_long(const ob_job *job)
+{
+    const char *name = json_string_value(json_object_get(job->json, "model")), *also = job->srv->params.long_name;
+    if (!name || !job->srv->long_id || !strcmp(name, job->srv->model_id)) return false;
+    return !strcmp(name, job->srv->long_id) || (also && !strcmp(name, also));
 }
 
 ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *also, const char *what)

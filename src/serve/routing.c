@@ -17,7 +17,9 @@
 
 #define DECISION_LIMIT_MS 1000.0 /* a scorer that takes longer is left alone: the default serves */
 
-enum { N_TRACE = 64, NO_CLASS = OB_CLASS_COUNT };
+/* Kinds of requests: the classes, and what stands for one where there is none. */
+enum { NO_CLASS = OB_CLASS_COUNT, SHORT_PROMPT, LONG_PROMPT, N_KINDS };
+enum { N_TRACE = 64 };
 
 typedef enum target_state { UNTRIED, STARTING, READY, DEAD } target_state;
 
@@ -27,7 +29,7 @@ typedef struct target {
     target_state state;
     ob_engine *engine;
     int32_t n_seq;
-    uint64_t n_routed[OB_CLASS_COUNT + 1];
+    uint64_t n_routed[N_KINDS];
     ob_routing *r;
     pthread_t starter;
     bool has_starter;
@@ -51,8 +53,10 @@ struct ob_routing {
     ob_scorer *scorer;     /* immutable once loaded */
     bool scorer_said;      /* that it failed */
     bool closing;
-    target targets[OB_MAX_TARGETS + 1];
+    target targets[OB_MAX_TARGETS + 2]; /* the served engine, those of the policy, the long model */
     int32_t n_targets;
+    int32_t long_target;   /* -1: none */
+    ob_engine_info long_info; /* immutable once loaded */
     ob_sticky *sticky;
     trace_line trace[N_TRACE];
     uint64_t n_trace;
@@ -61,7 +65,7 @@ struct ob_routing {
 struct ob_route_ticket {
     ob_routing *r;
     uint64_t key;
-    bool has_key, known, gate, wanted;
+    bool has_key, known, gate, wanted, asked; /* asked: there is a decision, or a reason for none */
     ob_stuck stuck;        /* known */
     int32_t want;
     ob_score_job *job;
@@ -75,6 +79,12 @@ struct ob_route_ticket {
 
 static const char *const k_states[] = {"untried", "starting", "ready", "dead"};
 
+static const char *kind_name(int32_t kind)
+{
+    static const char *const other[] = {"none", "short", "long"};
+    return kind < OB_CLASS_COUNT ? ob_class_name((ob_class)kind) : other[kind - OB_CLASS_COUNT];
+}
+
 /* ------------------------------------------------------------------ loading */
 
 ob_status ob_routing_new(const ob_routing_params *p, ob_routing **out, ob_err *err)
@@ -84,6 +94,7 @@ ob_status ob_routing_new(const ob_routing_params *p, ob_routing **out, ob_err *e
     if (!r) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for routing");
     pthread_mutex_init(&r->lock, NULL);
     r->params = *p;
+    r->long_target = -1;
     ob_policy_default(&r->policy);
     if (p->policy_path) OB_GOTO(ob_policy_load(p->policy_path, &r->policy, err));
     if (r->policy.min_confidence > 1)
@@ -127,28 +138,25 @@ static void add_target(ob_routing *r, const char *name)
     t->r = r;
 }
 
-void ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engine *engine, const char *model_id)
+/* The targets that the policy names; [0] is there. */
+static void add_policy_targets(ob_routing *r, const ob_dev_info *dev)
 {
-    ob_engine_info info;
-    ob_err err;
     char fallback[sizeof r->policy.fallback];
-    r->served = *served;
-    r->model_id = model_id;
-    ob_engine_describe(engine, &info);
     strcpy(fallback, r->policy.fallback);
-    canonical(r->policy.fallback, sizeof r->policy.fallback, &info.device, fallback);
-    add_target(r, info.device.kind);
-    r->targets[0].engine = engine;
-    r->targets[0].state = READY;
-    r->targets[0].n_seq = info.n_seq;
+    canonical(r->policy.fallback, sizeof r->policy.fallback, dev, fallback);
     for (int c = 0; c < OB_CLASS_COUNT; c++) {
-        canonical(r->policy.target[c], sizeof r->policy.target[c], &info.device, fallback);
+        canonical(r->policy.target[c], sizeof r->policy.target[c], dev, fallback);
         add_target(r, r->policy.target[c]);
     }
     for (int32_t i = 0; i < r->policy.measured.n_targets; i++) {
-        canonical(r->policy.measured.targets[i].name, sizeof r->policy.measured.targets[i].name, &info.device, fallback);
+        canonical(r->policy.measured.targets[i].name, sizeof r->policy.measured.targets[i].name, dev, fallback);
         add_target(r, r->policy.measured.targets[i].name);
     }
+}
+
+static void load_scorer(ob_routing *r, const ob_engine_params *served)
+{
+    ob_err err;
     if (!r->params.scorer_path) {
         ob_log_warn("routing: every conversation goes to %s: %s", r->targets[0].name,
                     r->params.scorer_error ? r->params.scorer_error : "there is no scorer");
@@ -160,6 +168,7 @@ void ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engine *e
     p.n_ctx = p.n_seq = p.n_queue = 0;
     p.n_threads = 1;
     p.embed = false;
+    p.share = NULL;
     p.on_progress = NULL;
     if (ob_scorer_new(&p, &r->scorer, &err) != OB_OK) {
         r->scorer = NULL;
@@ -169,9 +178,63 @@ void ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engine *e
     const ob_str hi = {"hello", 5}; /* the first step of a size is slower */
     ob_decision d;
     (void)!ob_scorer_ask(r->scorer, ob_question_classes(), &(ob_turns){&hi, 1}, &d, &err);
+}
+
+static void say_targets(const ob_routing *r)
+{
     if (r->n_targets > 1) ob_log_info("routing: %d targets, the default is %s", r->n_targets, r->targets[0].name);
     else ob_log_warn("routing: every conversation goes to %s: the policy names no other device (1bit policy measure writes "
                      "one for this machine, --route-policy takes it)", r->targets[0].name);
+}
+
+/* Loaded at once, not with the first long prompt: that one would have to wait for it, or read its prompt slowly. */
+static ob_status load_long(ob_routing *r, ob_err *err)
+{
+    const ob_routing_params *rp = &r->params;
+    target *t = &r->targets[r->n_targets];
+    ob_engine_info *info = &r->long_info;
+    ob_engine_params p = r->served;
+    p.model_path = rp->long_path;
+    p.on_progress = NULL;
+    p.n_picture_tok = 0; /* pictures stay with the served engine */
+    if (rp->long_device) {
+        p.device = rp->long_device;
+        p.split = NULL;
+    }
+    const ob_status s = ob_engine_new(&p, &t->engine, err);
+    if (s != OB_OK) return ob_err_prefix(err, s, "--long-model %.150s", rp->long_path);
+    ob_engine_describe(t->engine, info);
+    r->long_target = r->n_targets++;
+    snprintf(t->name, sizeof t->name, "long");
+    snprintf(t->device, sizeof t->device, info->device.index ? "%s:%d" : "%s", info->device.kind, info->device.index);
+    snprintf(t->model, sizeof t->model, "%s", rp->long_path);
+    t->r = r;
+    t->state = READY;
+    t->n_seq = info->n_seq;
+    if (info->n_ctx <= rp->long_from)
+        return ob_err_set(err, OB_E_INVALID, "--long-from %d: the context of %.150s holds %d tokens, so no prompt is long enough "
+                          "for it; try a larger --ctx-size", rp->long_from, rp->long_path, info->n_ctx);
+    ob_log_info("long model: %s on %s, prompts from %d tokens; %.1f MB of its tensors are the served model's",
+                rp->long_id, t->device, rp->long_from, (double)info->n_shared_bytes * 1e-6);
+    return OB_OK;
+}
+
+ob_status ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engine *engine, const char *model_id, ob_err *err)
+{
+    ob_engine_info info;
+    r->served = *served;
+    r->model_id = model_id;
+    ob_engine_describe(engine, &info);
+    add_target(r, info.device.kind);
+    r->targets[0].engine = engine;
+    r->targets[0].state = READY;
+    r->targets[0].n_seq = info.n_seq;
+    if (r->params.by_class) add_policy_targets(r, &info.device);
+    if (r->params.long_path) OB_TRY(load_long(r, err));
+    if (!r->params.by_class) return OB_OK;
+    load_scorer(r, served);
+    if (r->scorer) say_targets(r);
+    return OB_OK;
 }
 
 void ob_routing_free(ob_routing *r)
@@ -184,7 +247,7 @@ void ob_routing_free(ob_routing *r)
         target *t = &r->targets[i];
         uint64_t n = 0;
         if (t->has_starter) pthread_join(t->starter, NULL);
-        for (int c = 0; c <= OB_CLASS_COUNT; c++) n += t->n_routed[c];
+        for (int c = 0; c < N_KINDS; c++) n += t->n_routed[c];
         if (n) ob_log_info("routing: %llu conversations went to %s", (unsigned long long)n, t->name);
         if (i > 0) ob_engine_free(t->engine);
     }
@@ -320,6 +383,7 @@ static void ask(ob_route_ticket *t, const json_t *request)
     ob_routing *r = t->r;
     ob_turn_list turns = {0};
     const json_t *messages = json_object_get(request, "messages");
+    t->asked = true;
     t->is_done = true;
     t->status = ob_turns_parse(messages ? messages : json_object_get(request, "prompt"), "the request", &turns, &t->err);
     if (t->status != OB_OK) return; /* ids: nothing to read; a wrong request gets its error elsewhere */
@@ -361,7 +425,7 @@ ob_status ob_routing_begin(ob_routing *r, const json_t *request, const char *wan
         }
     }
     pthread_mutex_unlock(&r->lock);
-    if (s == OB_OK && !t->known && !t->wanted) ask(t, request);
+    if (s == OB_OK && !t->known && !t->wanted && r->params.by_class) ask(t, request);
     if (s == OB_OK) *out = t;
     else ob_routing_drop(t);
     return s;
@@ -408,7 +472,7 @@ static ob_pick pick(ob_routing *r, ob_class c, double confidence, int32_t n_prom
     for (int32_t i = 0; i < r->n_targets; i++) {
         const target *t = &r->targets[i];
         ob_engine_stats st = {0};
-        if (i > 0 && t->state == DEAD) continue;
+        if (i == r->long_target || (i > 0 && t->state == DEAD)) continue;
         if (t->state == READY) ob_engine_get_stats(t->engine, &st);
         index[n] = i;
         cand[n++] = (ob_candidate){.name = t->name, .n_ahead = st.n_running + st.n_waiting, .n_seq = OB_MAX(t->n_seq, 1)};
@@ -416,24 +480,30 @@ static ob_pick pick(ob_routing *r, ob_class c, double confidence, int32_t n_prom
     return ob_policy_pick(&r->policy, c, confidence, n_prompt, cand, n);
 }
 
-static void write_header(const ob_routing *r, int32_t cls, float confidence, ob_routed *out)
+/* "long 2100 vulkan", "short 1900 cpu", or by class "code 0.93 cpu". */
+static void write_header(const ob_routing *r, int32_t kind, float confidence, int32_t n_prompt, ob_routed *out)
 {
-    snprintf(out->header, sizeof out->header, "X-1bit-Route: %s %.2f %.80s\r\n", cls < OB_CLASS_COUNT ? ob_class_name((ob_class)cls) : "none",
-             (double)confidence, r->targets[out->target].name);
+    out->kind = kind;
+    out->confidence = confidence;
+    out->n_prompt = n_prompt;
+    const target *t = &r->targets[out->target];
+    const char *device = out->target == r->long_target ? t->device : t->name;
+    if (kind > NO_CLASS) snprintf(out->header, sizeof out->header, "X-1bit-Route: %s %d %.80s\r\n", kind_name(kind), n_prompt, device);
+    else snprintf(out->header, sizeof out->header, "X-1bit-Route: %s %.2f %.80s\r\n", kind_name(kind), (double)confidence, device);
 }
 
 /* With the lock: class and confidence of a new conversation. */
-static void read_decision(ob_route_ticket *t, int32_t *cls, float *confidence)
+static void read_decision(ob_route_ticket *t, int32_t *kind, float *confidence)
 {
     ob_routing *r = t->r;
-    *cls = NO_CLASS;
+    *kind = r->params.by_class ? NO_CLASS : SHORT_PROMPT;
     *confidence = 0;
-    if (t->wanted) return;
+    if (!t->asked) return;
     if (t->gate) {
-        *cls = OB_CLASS_LONG_DOC;
+        *kind = OB_CLASS_LONG_DOC;
         *confidence = 1;
     } else if (t->status == OB_OK) {
-        *cls = t->decision.best; /* the options of the question are the classes in order */
+        *kind = t->decision.best; /* the options of the question are the classes in order */
         *confidence = t->decision.confidence;
     } else if (r->scorer && t->job && !r->scorer_said) {
         r->scorer_said = true;
@@ -441,50 +511,81 @@ static void read_decision(ob_route_ticket *t, int32_t *cls, float *confidence)
     }
 }
 
+/* Is a first prompt of n_prompt tokens the long model's, and can it take it? */
+static bool is_long(const ob_routing *r, int32_t n_prompt)
+{
+    return r->long_target >= 0 && n_prompt >= r->params.long_from && n_prompt < r->long_info.n_ctx &&
+           r->targets[r->long_target].state == READY;
+}
+
+/* With the lock: what a new conversation is, where it should go and why. */
+static ob_pick choose(ob_route_ticket *t, int32_t n_prompt, int32_t *kind, float *confidence, double *first)
+{
+    ob_routing *r = t->r;
+    int32_t index[OB_MAX_TARGETS + 1];
+    ob_pick p = {.target = 0, .reason = "the first prompt is short", .predicted_ms = NAN};
+    read_decision(t, kind, confidence);
+    if (t->wanted) {
+        p.target = t->want;
+        p.reason = "asked for by the request";
+        if (p.target == r->long_target) *kind = LONG_PROMPT;
+    } else if (is_long(r, n_prompt)) {
+        p.target = r->long_target;
+        p.reason = "the first prompt is long";
+        *kind = LONG_PROMPT;
+    } else if (r->params.by_class) {
+        p = pick(r, (ob_class)*kind, (double)*confidence, n_prompt, index);
+        p.target = index[p.target];
+    }
+    if (*kind < OB_CLASS_COUNT)
+        p.predicted_ms = ob_policy_predict(&r->policy, r->targets[p.target].name, (ob_class)*kind, n_prompt, 0, 1, first);
+    return p;
+}
+
+/* With the lock. */
 static void new_conversation(ob_route_ticket *t, int32_t n_prompt, ob_routed *out)
 {
     ob_routing *r = t->r;
-    int32_t index[OB_MAX_TARGETS + 1], cls;
+    int32_t kind;
     float confidence;
-    ob_pick p = {.target = 0, .reason = "asked for by the request", .predicted_ms = NAN};
     double first = NAN;
-    read_decision(t, &cls, &confidence);
-    int32_t chosen = t->want;
-    if (!t->wanted) {
-        p = pick(r, (ob_class)cls, (double)confidence, n_prompt, index);
-        chosen = index[p.target];
-    }
-    if (cls < OB_CLASS_COUNT) p.predicted_ms = ob_policy_predict(&r->policy, r->targets[chosen].name, (ob_class)cls, n_prompt, 0, 1, &first);
-    if (r->targets[chosen].state == UNTRIED) start(&r->targets[chosen]);
-    out->target = chosen;
-    if (r->targets[chosen].state != READY) {
+    ob_pick p = choose(t, n_prompt, &kind, &confidence, &first);
+    target *chosen = &r->targets[p.target];
+    if (chosen->state == UNTRIED) start(chosen);
+    out->target = p.target;
+    if (chosen->state != READY) {
         out->target = 0;
         p.reason = "its target is starting";
     }
-    r->targets[out->target].n_routed[OB_MIN(cls, (int32_t)OB_CLASS_COUNT)]++;
+    r->targets[out->target].n_routed[kind]++;
     /* one that waits for its target may still get there with its next turn; a wish is for one request */
-    if (t->has_key && out->target == chosen && !t->wanted)
-        ob_sticky_put(r->sticky, t->key, &(ob_stuck){.target = out->target, .cls = cls, .confidence = confidence});
+    if (t->has_key && out->target == p.target && !t->wanted)
+        ob_sticky_put(r->sticky, t->key, &(ob_stuck){.target = out->target, .cls = kind, .confidence = confidence});
     out->trace = ++r->n_trace;
     r->trace[out->trace % N_TRACE] =
-        (trace_line){.number = out->trace, .at = ob_unix_seconds(), .cls = cls, .target = out->target, .n_prompt = n_prompt,
+        (trace_line){.number = out->trace, .at = ob_unix_seconds(), .cls = kind, .target = out->target, .n_prompt = n_prompt,
                      .confidence = confidence, .reason = p.reason, .decision_ms = t->job ? t->decision.ms : 0,
                      .predicted_first_ms = first, .predicted_ms = p.predicted_ms, .first_ms = NAN, .ms = NAN};
-    write_header(r, cls, confidence, out);
+    write_header(r, kind, confidence, n_prompt, out);
 }
 
 void ob_routing_end(ob_routing *r, ob_route_ticket *t, int32_t n_prompt, ob_routed *out)
 {
     *out = (ob_routed){0};
+    pthread_mutex_lock(&r->lock);
+    const bool by_length = is_long(r, n_prompt);
+    pthread_mutex_unlock(&r->lock);
+    if (by_length && t->job) ob_score_job_cancel(t->job); /* the class does not matter any more */
     wait_decision(t);
     pthread_mutex_lock(&r->lock);
     if (t->known) {
         out->target = t->stuck.target;
-        write_header(r, t->stuck.cls, t->stuck.confidence, out);
+        write_header(r, t->stuck.cls, t->stuck.confidence, n_prompt, out);
     } else {
         new_conversation(t, n_prompt, out);
     }
     out->engine = r->targets[out->target].engine;
+    out->is_long = out->target == r->long_target;
     pthread_mutex_unlock(&r->lock);
     ticket_free(t);
 }
@@ -529,6 +630,9 @@ bool ob_routing_failed(ob_routing *r, ob_routed *at, const ob_err *err)
     if (other >= 0) {
         at->target = other;
         at->engine = r->targets[other].engine;
+        at->is_long = other == r->long_target;
+        const int32_t otherwise = at->is_long ? LONG_PROMPT : r->params.by_class ? NO_CLASS : SHORT_PROMPT;
+        write_header(r, at->kind > NO_CLASS ? otherwise : at->kind, at->confidence, at->n_prompt, at);
         trace_line *l = line_of(r, at->trace);
         if (l) {
             l->target = other;
@@ -562,9 +666,16 @@ static void add_targets(ob_routing *r, ob_buf *out)
         ob_engine_stats st = {0};
         uint64_t n = 0;
         if (t->state == READY) ob_engine_get_stats(t->engine, &st);
-        for (int c = 0; c <= OB_CLASS_COUNT; c++) n += t->n_routed[c];
+        for (int c = 0; c < N_KINDS; c++) n += t->n_routed[c];
         ob_buf_adds(out, i ? ",{" : "{");
         add_name(out, "target", t->name);
+        if (i == r->long_target) {
+            ob_buf_addc(out, ',');
+            add_name(out, "device", t->device);
+            ob_buf_addc(out, ',');
+            add_name(out, "model", r->params.long_id);
+            ob_buf_addf(out, ",\"from\":%d", r->params.long_from);
+        }
         ob_buf_addf(out, ",\"state\":\"%s\",\"default\":%s,\"running\":%d,\"waiting\":%d,\"conversations\":%llu}", k_states[t->state],
                     i ? "false" : "true", st.n_running, st.n_waiting, (unsigned long long)n);
     }
@@ -579,7 +690,7 @@ static void add_trace(ob_routing *r, ob_buf *out)
         const trace_line *l = line_of(r, n);
         if (!l) continue;
         ob_buf_addf(out, "%s{\"time\":%lld,\"class\":\"%s\",\"confidence\":%.4f,", first ? "" : ",", (long long)l->at,
-                    l->cls < OB_CLASS_COUNT ? ob_class_name((ob_class)l->cls) : "none", (double)l->confidence);
+                    kind_name(l->cls), (double)l->confidence);
         add_name(out, "target", r->targets[l->target].name);
         ob_buf_addc(out, ',');
         add_name(out, "reason", l->reason);
@@ -595,44 +706,108 @@ static void add_trace(ob_routing *r, ob_buf *out)
     ob_buf_addc(out, ']');
 }
 
-static ob_status explain_request(ob_routing *r, const json_t *request, int32_t n_prompt, ob_buf *out, ob_err *err)
+/* Class and probabilities of a request. */
+static ob_status explain_class(ob_routing *r, const ob_turns *turns, ob_decision *d, ob_buf *out, ob_err *err)
 {
-    ob_turn_list turns = {0};
-    ob_decision d = {.best = OB_CLASS_LONG_DOC, .confidence = 1};
-    const json_t *messages = json_object_get(request, "messages"), *prompt = json_object_get(request, "prompt");
-    int32_t index[OB_MAX_TARGETS + 1];
-    OB_TRY(ob_turns_parse(messages ? messages : prompt, "the request", &turns, err));
-    ob_status s = OB_OK;
-    if (ob_turns_bytes(&turns.turns) < OB_ROUTE_GATE_BYTES)
-        s = r->scorer ? ob_scorer_ask(r->scorer, ob_question_classes(), &turns.turns, &d, err)
-                      : ob_err_set(err, OB_E_UNSUPPORTED, "this server has no scorer");
-    if (n_prompt <= 0) n_prompt = (int32_t)OB_MIN(ob_turns_bytes(&turns.turns) / 4 + 1, (size_t)INT32_MAX);
-    ob_turn_list_deinit(&turns);
-    if (s != OB_OK) return s;
-    ob_buf_addf(out, "\"class\":\"%s\",\"confidence\":%.6f,\"probabilities\":{", ob_class_name((ob_class)d.best), (double)d.confidence);
-    for (int32_t i = 0; i < d.n; i++) ob_buf_addf(out, "%s\"%s\":%.6f", i ? "," : "", ob_class_name((ob_class)i), (double)d.probs[i]);
-    ob_buf_adds(out, d.n ? "}," : "\"long_doc\":1},");
-    pthread_mutex_lock(&r->lock);
-    const ob_pick p = pick(r, (ob_class)d.best, (double)d.confidence, n_prompt, index);
-    add_name(out, "target", r->targets[index[p.target]].name);
-    ob_buf_addc(out, ',');
-    add_name(out, "reason", p.reason);
-    ob_buf_addf(out, ",\"n_prompt\":%d", n_prompt);
-    add_ms(out, "decision_ms", d.ms);
-    ob_buf_adds(out, ",\"predicted\":{");
+    *d = (ob_decision){.best = OB_CLASS_LONG_DOC, .confidence = 1};
+    if (ob_turns_bytes(turns) < OB_ROUTE_GATE_BYTES) {
+        if (!r->scorer) return ob_err_set(err, OB_E_UNSUPPORTED, "this server has no scorer");
+        OB_TRY(ob_scorer_ask(r->scorer, ob_question_classes(), turns, d, err));
+    }
+    ob_buf_addf(out, "\"class\":\"%s\",\"confidence\":%.6f,\"probabilities\":{", ob_class_name((ob_class)d->best), (double)d->confidence);
+    for (int32_t i = 0; i < d->n; i++) ob_buf_addf(out, "%s\"%s\":%.6f", i ? "," : "", ob_class_name((ob_class)i), (double)d->probs[i]);
+    ob_buf_adds(out, d->n ? "}," : "\"long_doc\":1},");
+    return OB_OK;
+}
+
+/* With the lock: what each target would take, as far as it was measured. */
+static void add_predictions(const ob_routing *r, int32_t cls, int32_t n_prompt, ob_buf *out)
+{
     bool first = true;
+    ob_buf_adds(out, ",\"predicted\":{");
     for (int32_t i = 0; i < r->n_targets; i++) {
         double ttft;
-        const double all = ob_policy_predict(&r->policy, r->targets[i].name, (ob_class)d.best, n_prompt, 0, 1, &ttft);
+        const double all = ob_policy_predict(&r->policy, r->targets[i].name, (ob_class)cls, n_prompt, 0, 1, &ttft);
         if (!isfinite(all)) continue;
         if (!first) ob_buf_addc(out, ',');
         first = false;
         ob_buf_add_json(out, r->targets[i].name, strlen(r->targets[i].name));
         ob_buf_addf(out, ":{\"first_token_ms\":%.3f,\"ms\":%.3f}", ttft, all);
     }
-    ob_buf_adds(out, "},");
+    ob_buf_addc(out, '}');
+}
+
+static ob_status explain_request(ob_routing *r, const json_t *request, int32_t n_prompt, ob_buf *out, ob_err *err)
+{
+    ob_turn_list turns = {0};
+    ob_decision d = {.best = NO_CLASS};
+    ob_pick p = {.reason = "the first prompt is short"};
+    const json_t *messages = json_object_get(request, "messages"), *prompt = json_object_get(request, "prompt");
+    int32_t index[OB_MAX_TARGETS + 1];
+    ob_status s = OB_OK;
+    if (r->params.by_class) {
+        OB_TRY(ob_turns_parse(messages ? messages : prompt, "the request", &turns, err));
+        s = explain_class(r, &turns.turns, &d, out, err);
+        if (n_prompt <= 0) n_prompt = (int32_t)OB_MIN(ob_turns_bytes(&turns.turns) / 4 + 1, (size_t)INT32_MAX);
+        ob_turn_list_deinit(&turns);
+        if (s != OB_OK) return s;
+    }
+    pthread_mutex_lock(&r->lock);
+    if (is_long(r, n_prompt)) {
+        p = (ob_pick){.target = r->long_target, .reason = "the first prompt is long"};
+    } else if (r->params.by_class) {
+        p = pick(r, (ob_class)d.best, (double)d.confidence, n_prompt, index);
+        p.target = index[p.target];
+    }
+    add_name(out, "target", r->targets[p.target].name);
+    ob_buf_addc(out, ',');
+    add_name(out, "reason", p.reason);
+    ob_buf_addf(out, ",\"n_prompt\":%d", n_prompt);
+    if (r->params.by_class) {
+        add_ms(out, "decision_ms", d.ms);
+        add_predictions(r, d.best, n_prompt, out);
+    }
+    ob_buf_addc(out, ',');
     pthread_mutex_unlock(&r->lock);
     return OB_OK;
+}
+
+bool ob_routing_long(ob_routing *r, ob_engine_info *out, const char **state)
+{
+    if (r->long_target < 0) return false;
+    *out = r->long_info;
+    if (state) {
+        pthread_mutex_lock(&r->lock);
+        *state = k_states[r->targets[r->long_target].state];
+        pthread_mutex_unlock(&r->lock);
+    }
+    return true;
+}
+
+void ob_routing_add_stats(ob_routing *r, ob_engine_stats *st)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int32_t i = 1; i < r->n_targets; i++) {
+        ob_engine_stats t;
+        if (!r->targets[i].engine) continue;
+        ob_engine_get_stats(r->targets[i].engine, &t);
+        st->n_requests += t.n_requests;
+        st->n_done += t.n_done;
+        st->n_failed += t.n_failed;
+        st->n_cancelled += t.n_cancelled;
+        st->n_prompt_tok += t.n_prompt_tok;
+        st->n_cached_tok += t.n_cached_tok;
+        st->n_gen_tok += t.n_gen_tok;
+        st->n_steps += t.n_steps;
+        st->prompt_s += t.prompt_s;
+        st->gen_s += t.gen_s;
+        st->n_running += t.n_running;
+        st->n_waiting += t.n_waiting;
+        st->kv_tok_used += t.kv_tok_used;
+        st->kv_tok_total += t.kv_tok_total;
+        st->kv_tok_cached += t.kv_tok_cached;
+    }
+    pthread_mutex_unlock(&r->lock);
 }
 
 ob_status ob_routing_explain(ob_routing *r, const json_t *request, int32_t n_prompt, ob_buf *out, ob_err *err)
@@ -652,9 +827,9 @@ void ob_routing_metrics(ob_routing *r, ob_buf *out)
     ob_buf_adds(out, "# HELP onebit_routed_total New conversations by class and target.\n# TYPE onebit_routed_total counter\n");
     pthread_mutex_lock(&r->lock);
     for (int32_t i = 0; i < r->n_targets; i++)
-        for (int c = 0; c <= OB_CLASS_COUNT; c++)
+        for (int c = 0; c < N_KINDS; c++)
             if (r->targets[i].n_routed[c])
-                ob_buf_addf(out, "onebit_routed_total{class=\"%s\",target=\"%s\"} %llu\n", c < OB_CLASS_COUNT ? ob_class_name((ob_class)c) : "none",
+                ob_buf_addf(out, "onebit_routed_total{class=\"%s\",target=\"%s\"} %llu\n", kind_name(c),
                             r->targets[i].name, (unsigned long long)r->targets[i].n_routed[c]);
     pthread_mutex_unlock(&r->lock);
 }

@@ -34,6 +34,10 @@ typedef struct ob_serve_params {
     const char *route_scorer; /* model that tells requests apart; NULL: none, so the default serves all */
     const char *route_scorer_error; /* why there is none; NULL: nobody looked */
     const char *route_policy; /* file; NULL: the built-in policy */
+    const char *long_path;    /* model for conversations whose first prompt has long_from tokens or more; NULL: none */
+    const char *long_device;  /* where it runs; NULL: where the served one does */
+    int32_t long_from;        /* 2048 */
+    const char *long_name;    /* as model_name below */
     const char *mmproj_path;  /* vision tower for the pictures in messages; NULL: none */
     int32_t image_max_tok;    /* tokens of a picture whose size is free; 0: OB_MAX_IMAGE_TOK */
     ob_image_urls image_urls;

@@ -245,6 +245,8 @@ void ob_gen_params_defaults(ob_gen_params *p);
 OB_MUST_CHECK ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p);
 /* `model` absent, or this server's; else OB_E_NOT_FOUND, model_not_found. */
 OB_MUST_CHECK ob_status ob_params_check_model(ob_job *job);
+/* Does it name the long model beside the served one? */
+bool ob_params_names_long(const ob_job *job);
 /* The same for another model, which may have a second name (NULL: none): `what` it is for shows in the text. */
 OB_MUST_CHECK ob_status ob_params_check_model_is(ob_job *job, const char *id, const char *also, const char *what);
 /* Only these fields (the list ends with NULL); refuses others by name. */
@@ -352,6 +354,7 @@ struct ob_gen {
     char want_target[OB_TARGET_NAME * 5]; /* X-1bit-Target */
     ob_route_ticket *ticket; /* worker: a decision under way */
     ob_routed routed;        /* engine NULL: the server's */
+    bool named_long;         /* the request names the long model */
     ob_gen *prev, *next;
 };
 
@@ -439,7 +442,8 @@ typedef struct ob_served {
 struct ob_server { /* io thread, but for what is said otherwise */
     ob_serve_params params;
     char *model_id;             /* immutable */
-    char fingerprint[32];       /* immutable once ready */
+    char *long_id;              /* immutable; NULL: there is no long model */
+    char fingerprint[32], long_fingerprint[32]; /* immutable once ready */
     int64_t created;
     struct event_base *base;
     ob_mbox mbox;               /* its own lock */
@@ -456,6 +460,8 @@ struct ob_server { /* io thread, but for what is said otherwise */
     bool ready;                 /* from the loader's post on */
     ob_engine *engine;          /* NULL until then, and when the main model is an encoder */
     ob_routing *routing;        /* NULL: off; immutable once ready */
+    ob_share *share;            /* with a long model: weights of both */
+    int32_t max_ctx;            /* of the models that generate; immutable once ready */
     ob_vision *vision;          /* beside it; NULL: it reads no pictures. Immutable once ready */
     const ob_tok *tok;          /* of the main model; immutable once ready */
     ob_served served[3];        /* [n_served]: the main model if it is an encoder, then those beside it */

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/math.h"
+#include "route/long.h"
 
 #define LOADER_GRACE_S 3  /* how long a stop waits for a loader */
 #define STOP_TICK_US 20000
@@ -25,6 +26,7 @@ void ob_serve_defaults(ob_serve_params *p)
     p->n_workers = 2;
     p->max_connections = 1024;
     p->stop_grace_s = 4;
+    p->long_from = 2048;
 }
 
 /* "/models/Foo-Q4_1-00001-of-00003.gguf" -> "Foo-Q4_1" */
@@ -72,15 +74,14 @@ static void load_template(ob_server *s, ob_engine *e)
 }
 
 /* A name for "the same weights on the same kind of device": what makes replies comparable. */
-static void make_fingerprint(ob_server *s)
+static void make_fingerprint(const ob_engine_info *i, char out[32])
 {
     char text[512];
-    int n =
-        snprintf(text, sizeof text, "%s|%s|%s|%s|%llu|%s", OB_VERSION, s->info.arch, s->info.name,
-                 s->info.quant, (unsigned long long)s->info.n_bytes, s->info.device.kind);
+    int n = snprintf(text, sizeof text, "%s|%s|%s|%s|%llu|%s", OB_VERSION, i->arch, i->name, i->quant,
+                     (unsigned long long)i->n_bytes, i->device.kind);
     unsigned char d[SHA256_DIGEST_LENGTH];
     SHA256((const unsigned char *)text, (size_t)OB_MIN(n, (int)sizeof text - 1), d);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%02x%02x%02x%02x%02x", d[0], d[1], d[2],
+    snprintf(out, 32, "fp_%02x%02x%02x%02x%02x", d[0], d[1], d[2],
              d[3], d[4]);
 }
 
@@ -124,6 +125,20 @@ static ob_status load_engine(ob_server *s, ob_engine_params *p, ob_err *err)
     return ob_engine_new(p, &s->loaded_engine, err);
 }
 
+/* What is wrong with the long model is told before anything is loaded. */
+static ob_status prepare_long(ob_server *s, ob_engine_params *served, ob_err *err)
+{
+    const ob_serve_params *p = &s->params;
+    OB_TRY(ob_long_check(served->model_path, p->long_path, err));
+    if (served->n_ctx > 0 && served->n_ctx <= p->long_from)
+        return ob_err_set(err, OB_E_INVALID, "--long-from %d with a context of %d tokens (--ctx-size): no prompt is long enough for "
+                          "--long-model %.150s beside %.150s", p->long_from, served->n_ctx, p->long_path, served->model_path);
+    OB_TRY(ob_share_new(&s->share, err));
+    served->share = s->share;
+    served->act4 = OB_ACT4_OFF; /* it is about rotated files, and the served one is not */
+    return OB_OK;
+}
+
 static ob_status load_main(ob_server *s, ob_err *err)
 {
     const ob_engine_params *p = &s->params.engine;
@@ -132,12 +147,16 @@ static ob_status load_main(ob_server *s, ob_err *err)
     if (ob_encoder_peek(p->model_path, &peek, NULL) == OB_OK && !peek.causal && peek.output != OB_OUTPUT_PICTURE) {
         if (s->params.mmproj_path)
             return ob_err_set(err, OB_E_INVALID, "--mmproj needs a model that generates text, and this one is an encoder");
+        if (s->params.long_path)
+            return ob_err_set(err, OB_E_INVALID, "--long-model needs a model that generates text, and %.150s is an encoder",
+                              p->model_path);
         OB_TRY(load_encoder(s, p->model_path, s->model_id, s->params.model_name, true, p->n_ctx, err));
         s->info = s->served[0].info;
         s->tok = ob_encoder_tok(s->served[0].encoder);
         return OB_OK;
     }
     ob_engine_params with = *p;
+    if (s->params.long_path) OB_TRY(prepare_long(s, &with, err));
     if (s->params.mmproj_path) {
         OB_TRY(ob_vision_new(p, s->params.mmproj_path, s->params.image_max_tok, &s->vision, err));
         with.n_picture_tok = ob_vision_max_tok(s->vision);
@@ -146,7 +165,13 @@ static ob_status load_main(ob_server *s, ob_err *err)
     ob_engine_describe(s->loaded_engine, &s->info);
     if (s->vision) OB_TRY(ob_vision_check_model(s->vision, &s->info, err));
     s->tok = ob_engine_tok(s->loaded_engine);
-    if (s->routing) ob_routing_load(s->routing, &with, s->loaded_engine, s->model_id);
+    s->max_ctx = s->info.n_ctx;
+    if (s->routing) {
+        ob_engine_info other;
+        with.act4 = p->act4;
+        OB_TRY(ob_routing_load(s->routing, &with, s->loaded_engine, s->model_id, err));
+        if (ob_routing_long(s->routing, &other, NULL)) s->max_ctx = OB_MAX(s->max_ctx, other.n_ctx);
+    }
     load_template(s, s->loaded_engine);
     return OB_OK;
 }
@@ -166,7 +191,9 @@ static ob_status load_all(ob_server *s, ob_err *err)
     }
     s->bos_text = token_text(s->tok, ob_tok_bos(s->tok));
     s->eos_text = token_text(s->tok, ob_tok_eos(s->tok));
-    make_fingerprint(s);
+    make_fingerprint(&s->info, s->fingerprint);
+    ob_engine_info i;
+    if (s->routing && ob_routing_long(s->routing, &i, NULL)) make_fingerprint(&i, s->long_fingerprint);
     return OB_OK;
 }
 
@@ -266,6 +293,8 @@ void ob_server_stop(ob_server *s)
 ob_status ob_serve_check(const ob_serve_params *p, ob_err *err)
 {
     if (!p->engine.model_path) return ob_err_set(err, OB_E_INVALID, "no model file was given");
+    if (p->long_path && p->long_from < 1)
+        return ob_err_set(err, OB_E_INVALID, "--long-from must be 1 or more, not %d", p->long_from);
     if (p->port < 0 || p->port > 65535)
         return ob_err_set(err, OB_E_INVALID, "port %d is not from 0 to 65535", p->port);
     for (int i = 0; i < p->n_api_keys; i++) /* "--api-key $UNSET" must not open the door */
@@ -296,11 +325,14 @@ ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
         SHA256((const unsigned char *)p->api_keys[srv->n_keys], strlen(p->api_keys[srv->n_keys]),
                srv->key_digests[srv->n_keys]);
     srv->base = event_base_new();
-    if (p->route) {
-        const ob_routing_params r = {.scorer_path = p->route_scorer, .scorer_error = p->route_scorer_error, .policy_path = p->route_policy};
+    if (p->long_path) srv->long_id = stem_of(p->long_path);
+    if (p->route || p->long_path) {
+        const ob_routing_params r = {.by_class = p->route, .scorer_path = p->route_scorer, .scorer_error = p->route_scorer_error,
+                                     .policy_path = p->route_policy, .long_path = p->long_path, .long_id = srv->long_id,
+                                     .long_device = p->long_device, .long_from = p->long_from};
         OB_GOTO(ob_routing_new(&r, &srv->routing, err));
     }
-    if (!srv->base || !srv->model_id || !srv->key_digests) {
+    if (!srv->base || !srv->model_id || (p->long_path && !srv->long_id) || !srv->key_digests) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the server");
         goto out;
     }
@@ -382,6 +414,7 @@ void ob_server_free(ob_server *s)
     ob_http_close_all(s);
     ob_routing_free(s->routing); /* before the engine: its targets borrow from it */
     ob_engine_free(s->loaded_engine);
+    ob_share_free(s->share);
     ob_vision_free(s->vision);
     for (int i = 0; i < s->n_served; i++) {
         ob_encoder_free(s->served[i].encoder);
@@ -397,5 +430,6 @@ void ob_server_free(ob_server *s)
     ob_free(s->bos_text);
     ob_free(s->eos_text);
     ob_free(s->model_id);
+    ob_free(s->long_id);
     ob_free(s);
 }

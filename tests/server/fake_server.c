@@ -25,6 +25,9 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "host")) p.host = value;
         else if (!strcmp(argv[i], "alias")) p.alias = value;
         else if (!strcmp(argv[i], "cors")) p.cors_origin = value;
+        else if (!strcmp(argv[i], "long")) p.long_path = value;
+        else if (!strcmp(argv[i], "long_from")) p.long_from = atoi(value);
+        else if (!strcmp(argv[i], "long_device")) p.long_device = value;
         else if (!strcmp(argv[i], "policy")) p.route_policy = value, p.route = true;
         else if (!strcmp(argv[i], "scorer")) p.route_scorer = value, p.route = true;
         else if (!strcmp(argv[i], "grace")) p.stop_grace_s = atof(value);

@@ -49,7 +49,7 @@ static void fill_info(ob_dev_info *out, ob_cpu_level level, int n_threads)
     snprintf(out->name, sizeof out->name, "%s, %d thread%s, %s", brand[0] ? brand : "CPU", n_threads,
              n_threads == 1 ? "" : "s", ob_cpu_level_name(level));
     snprintf(out->driver, sizeof out->driver, "built-in kernels, level %s", ob_cpu_level_name(level));
-    out->caps = OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE |
+    out->caps = OB_DEV_SHARES | OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE |
                 OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_OBSERVE;
     out->mem_total_bytes = meminfo_bytes("MemTotal");
     out->mem_free_bytes = meminfo_bytes("MemAvailable");
