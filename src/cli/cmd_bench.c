@@ -24,6 +24,7 @@ typedef struct test {
 
 typedef struct bench {
     ob_ctx *c;
+    ob_handover *prefill; /* NULL without --prefill-device */
     ob_engine_info info;
     int32_t *tok;     /* [n_ctx] pseudo-random ids */
     ob_seq **seqs;    /* [n_seq] */
@@ -64,13 +65,25 @@ static ob_status feed(bench *b, int32_t batch, int32_t n, bool one_by_one, ob_er
     return OB_OK;
 }
 
+/* The prompt's next n tokens of each sequence, by the prefill device as far as that is asked for. */
+static ob_status prompt(bench *b, int32_t batch, int32_t n, ob_err *err)
+{
+    for (int32_t k = 0; k < batch && b->prefill; k++) {
+        int32_t n_handed;
+        const int32_t end = ob_seq_len(b->seqs[k]) + n;
+        OB_TRY(ob_handover_run(b->prefill, b->c, b->seqs[k], b->tok, end, false, &n_handed, err));
+        if (k == batch - 1) n = end - ob_seq_len(b->seqs[k]); /* of all the same */
+    }
+    return feed(b, batch, n, false, err);
+}
+
 /* `depth` tokens into the cache. One sequence finds what an earlier run left there; several that share pages would be
  * faster than several that do not, so they are fed anew. */
 static ob_status go_deep(bench *b, const test *t, ob_err *err)
 {
     int32_t n_cached = 0;
     if (t->batch == 1) OB_TRY(ob_ctx_seq_reuse(b->c, b->seqs[0], b->tok, t->depth, &n_cached, err));
-    OB_TRY(feed(b, t->batch, t->depth - n_cached, false, err));
+    OB_TRY(prompt(b, t->batch, t->depth - n_cached, err));
     if (t->batch == 1) ob_ctx_seq_publish(b->c, b->seqs[0]);
     return OB_OK;
 }
@@ -82,7 +95,7 @@ static ob_status run_once(bench *b, const test *t, double *tok_per_s, ob_err *er
     for (; n_seqs < t->batch; n_seqs++) OB_GOTO(ob_ctx_seq_new(b->c, &b->seqs[n_seqs], err));
     if (t->depth) OB_GOTO(go_deep(b, t, err));
     double t0 = ob_now_ms();
-    if (t->n_prompt) OB_GOTO(feed(b, t->batch, t->n_prompt, false, err));
+    if (t->n_prompt) OB_GOTO(prompt(b, t->batch, t->n_prompt, err));
     if (t->n_gen) OB_GOTO(feed(b, t->batch, t->n_gen, true, err));
     double ms = ob_now_ms() - t0;
     *tok_per_s = (double)(t->n_prompt + t->n_gen) * t->batch / ms * 1e3;
@@ -133,18 +146,32 @@ static void test_name(const test *t, char *out, size_t cap)
     if (t->batch > 1) snprintf(out + n, cap - (size_t)n, " x %d", t->batch);
 }
 
+static ob_dev_info prefill_device(const bench *b)
+{
+    ob_dev_info i;
+    ob_handover_describe(b->prefill, &i);
+    return i;
+}
+
+/* Is any device an emulation? */
+static bool is_soft(const bench *b)
+{
+    return (b->info.device.caps | (b->prefill ? prefill_device(b).caps : 0)) & OB_DEV_SOFT;
+}
+
 static void write_table(ob_buf *o, const bench *b, const test *tests, int32_t n)
 {
     ob_buf_addf(o, "%s %s, %.1f MiB, %.1f M parameters, on %s\n\n", b->info.name[0] ? b->info.name : b->info.arch,
                 b->info.quant, (double)b->info.n_bytes / 1048576.0, (double)b->info.n_params / 1e6,
                 b->info.device.name);
-    if (b->info.device.caps & OB_DEV_SOFT)
+    if (b->prefill) ob_buf_addf(o, "Prompts of --prefill-min-tokens or more are computed on %s.\n", prefill_device(b).name);
+    if (is_soft(b))
         ob_buf_adds(o, "This is an emulated device: its times say nothing about speed and are not shown.\n");
     ob_buf_addf(o, "%-18s %12s %12s %12s\n", "test", "tok/s", "min", "max");
     for (int32_t i = 0; i < n; i++) {
         char name[64];
         test_name(&tests[i], name, sizeof name);
-        if (b->info.device.caps & OB_DEV_SOFT)
+        if (is_soft(b))
             ob_buf_addf(o, "%-18s %12s\n", name, "done");
         else
             ob_buf_addf(o, "%-18s %12.2f %12.2f %12.2f\n", name, median(&tests[i]), extreme(&tests[i], false),
@@ -154,7 +181,7 @@ static void write_table(ob_buf *o, const bench *b, const test *tests, int32_t n)
 
 static void write_json(ob_buf *o, const bench *b, const ob_args *a, const test *tests, int32_t n)
 {
-    bool soft = b->info.device.caps & OB_DEV_SOFT;
+    bool soft = is_soft(b);
     ob_buf_adds(o, "{\"model\": ");
     ob_buf_add_json(o, b->info.name, strlen(b->info.name));
     ob_buf_addf(o, ", \"arch\": \"%s\", \"type\": \"%s\", \"n_bytes\": %llu, \"n_params\": %llu, ", b->info.arch,
@@ -162,7 +189,10 @@ static void write_json(ob_buf *o, const bench *b, const ob_args *a, const test *
     ob_buf_addf(o, "\"device\": {\"kind\": \"%s\", \"hardware\": %s, \"name\": ", b->info.device.kind,
                 soft ? "false" : "true");
     ob_buf_add_json(o, b->info.device.name, strlen(b->info.device.name));
-    ob_buf_addf(o, "}, \"n_threads\": %lld, \"n_ubatch\": %d, \"load_ms\": ",
+    ob_buf_adds(o, "}, \"prefill_device\": ");
+    if (b->prefill) ob_buf_addf(o, "\"%s\"", prefill_device(b).kind);
+    else ob_buf_adds(o, "null");
+    ob_buf_addf(o, ", \"n_threads\": %lld, \"n_ubatch\": %d, \"load_ms\": ",
                 (long long)ob_cli_int(a, OB_OPT_THREADS), b->info.n_ubatch);
     ob_buf_add_double(o, b->info.load_ms);
     ob_dev_info now; /* after all tests */
@@ -191,7 +221,7 @@ static void write_json(ob_buf *o, const bench *b, const ob_args *a, const test *
 
 static void write_csv(ob_buf *o, const bench *b, const test *tests, int32_t n)
 {
-    bool soft = b->info.device.caps & OB_DEV_SOFT;
+    bool soft = is_soft(b);
     ob_buf_adds(o, "test,n_prompt,n_gen,depth,batch,tok_per_s,min,max,repetitions\n");
     for (int32_t i = 0; i < n; i++) {
         const test *t = &tests[i];
@@ -258,6 +288,7 @@ static ob_status bench_init(bench *b, ob_cli_load *load, const test *tests, int3
     load->encoders_too = true;
     OB_TRY(ob_cli_load_ctx(load, &b->c, err));
     ob_ctx_describe(b->c, &b->info);
+    OB_TRY(ob_cli_load_handover(load, b->c, &b->prefill, err));
     for (int32_t i = 0; i < n && !b->info.causal; i++)
         if (tests[i].n_gen || tests[i].depth)
             return ob_err_set(err, OB_E_UNSUPPORTED, "an encoder generates nothing: give -n 0 and no --depth");
@@ -310,6 +341,7 @@ out:;
     ob_free(b.tok);
     ob_free(b.seqs);
     ob_free(b.chunks);
+    ob_handover_free(b.prefill);
     ob_ctx_free(b.c);
     ob_cli_load_deinit(&load);
     ob_buf_deinit(&out);

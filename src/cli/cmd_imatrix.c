@@ -28,7 +28,7 @@ static ob_status run_chunks(const ob_args *a, ob_ctx *c, const int32_t *ids, int
                             ob_err *err)
 {
     for (int32_t i = 0; i < n_chunks; i++) {
-        OB_TRY(ob_eval_chunk(c, ids + (size_t)i * (size_t)n_ctx, n_ctx, NULL, NULL, err));
+        OB_TRY(ob_eval_chunk(c, NULL, ids + (size_t)i * (size_t)n_ctx, n_ctx, NULL, NULL, err));
         if (g->s != OB_OK) {
             *err = g->err;
             return g->s;

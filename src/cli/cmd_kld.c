@@ -58,7 +58,7 @@ static void write_text(ob_buf *b, const ob_kld_report *r, const ob_base_head *h)
     ob_buf_addf(b, "common in top five   %12.3f +/- %.3f %%\n", 100 * r->top5.value, 100 * r->top5.error);
 }
 
-static ob_status run(const ob_args *a, ob_ctx *c, const ob_base_head *h, ob_kld *k, ob_err *err)
+static ob_status run(const ob_args *a, ob_ctx *c, ob_handover *prefill, const ob_base_head *h, ob_kld *k, ob_err *err)
 {
     ob_engine_info info;
     ob_ctx_describe(c, &info);
@@ -69,7 +69,7 @@ static ob_status run(const ob_args *a, ob_ctx *c, const ob_base_head *h, ob_kld 
         return ob_err_set(err, OB_E_INVALID, "the base was made in chunks of %d tokens, the model's context is %d",
                           h->n_ctx, info.n_ctx);
     for (int32_t i = 0; i < h->n_chunks; i++) {
-        OB_TRY(ob_eval_chunk(c, h->ids + (size_t)i * (size_t)h->n_ctx, h->n_ctx, add_row, k, err));
+        OB_TRY(ob_eval_chunk(c, prefill, h->ids + (size_t)i * (size_t)h->n_ctx, h->n_ctx, add_row, k, err));
         if (!ob_cli_flag(a, OB_OPT_QUIET) && !ob_cli_flag(a, OB_OPT_JSON))
             fprintf(stderr, "chunk %d of %d\n", i + 1, h->n_chunks);
     }
@@ -84,6 +84,7 @@ int ob_cmd_kld(const ob_args *a)
     ob_status s;
     ob_cli_load load = {0};
     ob_ctx *c = NULL;
+    ob_handover *prefill = NULL;
     ob_base_logits *base = NULL;
     ob_kld *k = NULL;
     ob_base_head head;
@@ -96,7 +97,8 @@ int ob_cmd_kld(const ob_args *a)
     OB_GOTO(ob_cli_load_init(&load, a, &err));
     load.params.n_ctx = head.n_ctx;
     OB_GOTO(ob_cli_load_ctx(&load, &c, &err));
-    OB_GOTO(run(a, c, &head, k, &err));
+    OB_GOTO(ob_cli_load_handover(&load, c, &prefill, &err));
+    OB_GOTO(run(a, c, prefill, &head, k, &err));
     ob_kld_finish(k, &r);
     if (ob_cli_flag(a, OB_OPT_JSON)) write_json(&out, &r, &head);
     else write_text(&out, &r, &head);
@@ -104,6 +106,7 @@ out:;
     int rc = s == OB_OK ? ob_cli_print(a, &out) : ob_cli_fail(a, &err);
     ob_kld_free(k);
     ob_base_logits_free(base);
+    ob_handover_free(prefill);
     ob_ctx_free(c);
     ob_cli_load_deinit(&load);
     ob_buf_deinit(&out);

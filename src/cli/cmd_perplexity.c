@@ -43,7 +43,7 @@ static double perplexity_error(const score *sc)
     return sc->n > 1 && var > 0 ? sqrt(var / (double)(sc->n - 1)) * perplexity(sc) : 0;
 }
 
-static ob_status run_chunks(const ob_args *a, ob_ctx *c, const int32_t *ids, int32_t n_ctx, int32_t n_chunks,
+static ob_status run_chunks(const ob_args *a, ob_ctx *c, ob_handover *prefill, const int32_t *ids, int32_t n_ctx, int32_t n_chunks,
                             score *sc, ob_err *err)
 {
     const char *base_path = ob_cli_str(a, OB_OPT_KL_BASE);
@@ -52,7 +52,7 @@ static ob_status run_chunks(const ob_args *a, ob_ctx *c, const int32_t *ids, int
         OB_TRY(ob_base_logits_create(base_path, &head, &sc->base, err));
     }
     for (int32_t i = 0; i < n_chunks; i++) {
-        OB_TRY(ob_eval_chunk(c, ids + (size_t)i * (size_t)n_ctx, n_ctx, score_row, sc, err));
+        OB_TRY(ob_eval_chunk(c, prefill, ids + (size_t)i * (size_t)n_ctx, n_ctx, score_row, sc, err));
         if (!ob_cli_flag(a, OB_OPT_QUIET) && !ob_cli_flag(a, OB_OPT_JSON))
             fprintf(stderr, "chunk %d of %d: perplexity %.4f\n", i + 1, n_chunks, perplexity(sc));
     }
@@ -65,6 +65,7 @@ int ob_cmd_perplexity(const ob_args *a)
     ob_status s;
     ob_cli_load load = {0};
     ob_ctx *c = NULL;
+    ob_handover *prefill = NULL;
     int32_t *ids = NULL;
     size_t n_ids = 0;
     score sc = {0};
@@ -85,7 +86,8 @@ int ob_cmd_perplexity(const ob_args *a)
         goto out;
     }
     sc.n_vocab = info.n_vocab;
-    OB_GOTO(run_chunks(a, c, ids, info.n_ctx, n_chunks, &sc, &err));
+    OB_GOTO(ob_cli_load_handover(&load, c, &prefill, &err));
+    OB_GOTO(run_chunks(a, c, prefill, ids, info.n_ctx, n_chunks, &sc, &err));
     if (ob_cli_flag(a, OB_OPT_JSON)) {
         ob_buf_adds(&out, "{\"perplexity\": ");
         ob_buf_add_double(&out, perplexity(&sc));
@@ -101,6 +103,7 @@ out:;
     int rc = s == OB_OK ? ob_cli_print(a, &out) : ob_cli_fail(a, &err);
     ob_base_logits_free(sc.base);
     ob_free(ids);
+    ob_handover_free(prefill);
     ob_ctx_free(c);
     ob_cli_load_deinit(&load);
     ob_buf_deinit(&text);

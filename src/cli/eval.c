@@ -16,7 +16,7 @@ ob_status ob_eval_read_text(const ob_args *a, ob_buf *b, ob_err *err)
     return s;
 }
 
-ob_status ob_eval_chunk(ob_ctx *c, const int32_t *ids, int32_t n_ctx, ob_eval_fn fn, void *arg, ob_err *err)
+ob_status ob_eval_chunk(ob_ctx *c, ob_handover *h, const int32_t *ids, int32_t n_ctx, ob_eval_fn fn, void *arg, ob_err *err)
 {
     ob_status s = OB_OK;
     ob_seq *seq = NULL;
@@ -29,7 +29,9 @@ ob_status ob_eval_chunk(ob_ctx *c, const int32_t *ids, int32_t n_ctx, ob_eval_fn
     memcpy(run, ids, (size_t)n_ctx * sizeof *run);
     if (ob_tok_add_bos(tok)) run[0] = ob_tok_bos(tok);
     OB_GOTO(ob_ctx_seq_new(c, &seq, err));
-    for (int32_t at = 0; at < n_ctx; at += n_ubatch) {
+    int32_t n_handed = 0;
+    if (h) OB_GOTO(ob_handover_run(h, c, seq, run, first + 1, false, &n_handed, err));
+    for (int32_t at = ob_seq_len(seq); at < n_ctx; at += n_ubatch) {
         const float *logits;
         int32_t n = OB_MIN(n_ubatch, n_ctx - at);
         int32_t n_out = OB_MIN(n, OB_MAX(0, at + n - first));

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "engine/ctx.h"
+#include "engine/handover.h"
 
 /* The text of --file, or of standard input. */
 OB_MUST_CHECK ob_status ob_eval_read_text(const ob_args *a, ob_buf *b, ob_err *err);
@@ -12,8 +13,9 @@ OB_MUST_CHECK ob_status ob_eval_read_text(const ob_args *a, ob_buf *b, ob_err *e
 typedef ob_status (*ob_eval_fn)(void *arg, const float *logits, int32_t next, ob_err *err);
 
 /* Run ids [n_ctx] in an empty sequence, the first replaced by BOS where the model wants one. fn NULL: no
- * logits are computed but those of the last token. */
-OB_MUST_CHECK ob_status ob_eval_chunk(ob_ctx *c, const int32_t *ids, int32_t n_ctx, ob_eval_fn fn, void *arg,
+ * logits are computed but those of the last token. h: NULL, or what computes the tokens in front of the scored
+ * ones on another device. */
+OB_MUST_CHECK ob_status ob_eval_chunk(ob_ctx *c, ob_handover *h, const int32_t *ids, int32_t n_ctx, ob_eval_fn fn, void *arg,
                                       ob_err *err);
 
 #endif

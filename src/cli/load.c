@@ -36,6 +36,8 @@ ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
     l->params.n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
     l->params.k_type = cache_type(a, OB_OPT_CTK, exact);
     l->params.v_type = cache_type(a, OB_OPT_CTV, exact);
+    l->params.prefill_device = ob_cli_str(a, OB_OPT_PREFILL_DEVICE); /* NULL where the command lacks it */
+    l->params.prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);
     l->params.exact = exact;
     l->params.act4 = ob_cli_act4(a);
     l->params.n_seq = 1;
@@ -73,6 +75,14 @@ ob_status ob_cli_load_ctx(ob_cli_load *l, ob_ctx **out, ob_err *err)
     *out = NULL;
     return ob_err_set(err, OB_E_UNSUPPORTED,
                       "%.150s is an encoder: it gives vectors (`1bit embed`) and predicts no tokens", l->path);
+}
+
+ob_status ob_cli_load_handover(ob_cli_load *l, const ob_ctx *c, ob_handover **out, ob_err *err)
+{
+    *out = NULL;
+    if (!l->params.prefill_device) return OB_OK;
+    const ob_status s = ob_handover_new(&l->params, c, NULL, NULL, out, err);
+    return s == OB_OK ? s : ob_err_prefix(err, s, "--prefill-device");
 }
 
 ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err)

@@ -6,6 +6,7 @@
 #include "cli/progress.h"
 #include "engine/ctx.h"
 #include "engine/encoder.h"
+#include "engine/handover.h"
 #include "engine/vision.h"
 
 /* What the options of the command say, with the model's path (*taken* into *path) and progress on
@@ -22,6 +23,8 @@ void ob_cli_load_deinit(ob_cli_load *l); /* params.model_path is invalid afterwa
 
 /* ob_ctx_new / ob_engine_new / ob_encoder_new with the progress line wiped behind it. */
 OB_MUST_CHECK ob_status ob_cli_load_ctx(ob_cli_load *l, ob_ctx **out, ob_err *err);
+/* The prefill device of --prefill-device beside a context; *out is NULL without that option. */
+OB_MUST_CHECK ob_status ob_cli_load_handover(ob_cli_load *l, const ob_ctx *c, ob_handover **out, ob_err *err);
 OB_MUST_CHECK ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_err *err);
 /* With --mmproj also the vision tower; else *vision is NULL. */
 OB_MUST_CHECK ob_status ob_cli_load_engine_and_tower(ob_cli_load *l, const ob_args *a, ob_engine **out,

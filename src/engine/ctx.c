@@ -423,7 +423,7 @@ static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
 }
 
 /* States lie where their op runs; each device keeps checkpoints of its own. */
-static ob_status make_states(ob_ctx *c, const ob_program *prog, const int32_t *state_dev, ob_err *err)
+static ob_status make_states(ob_ctx *c, const ob_program *prog, ob_err *err)
 {
     ob_status s = OB_OK;
     ob_state_spec *specs = ob_calloc((size_t)prog->n_states + 1, sizeof *specs);
@@ -442,7 +442,7 @@ static ob_status make_states(ob_ctx *c, const ob_program *prog, const int32_t *s
             goto out;
         }
         for (int32_t i = 0; i < prog->n_states; i++) {
-            if (state_dev[i] != d) continue;
+            if (c->state_dev[i] != d) continue;
             const uint64_t bytes = (uint64_t)prog->states[i].n_floats * 4 * (uint64_t)c->p.n_seq;
             OB_GOTO(at->dev->api->buffer_new(at->dev, bytes, OB_BUF_ZERO, &c->states[i], err));
             at->states[n] = c->states[i];
@@ -460,8 +460,8 @@ static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
     ob_status s = OB_OK;
     int32_t *refs[OB_MAX(OB_OP_MAX_CACHES, OB_OP_MAX_STATES)];
     ob_dev **devs = ob_calloc((size_t)prog->n_caches + 1, sizeof(ob_dev *));
-    int32_t *state_dev = ob_calloc((size_t)prog->n_states + 1, sizeof *state_dev);
-    if (!devs || !state_dev) {
+    c->state_dev = ob_calloc((size_t)prog->n_states + 1, sizeof *c->state_dev);
+    if (!devs || !c->state_dev) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for the cache");
         goto out;
     }
@@ -469,15 +469,14 @@ static ob_status make_cache(ob_ctx *c, const ob_program *prog, ob_err *err)
     for (int32_t i = 0; i < prog->n_ops; i++) {
         for (int n = ob_op_cache_refs(&prog->ops[i], refs), k = 0; k < n; k++)
             devs[*refs[k]] = c->places[c->op_dev[i]].dev;
-        for (int n = ob_op_state_refs(&prog->ops[i], refs), k = 0; k < n; k++) state_dev[*refs[k]] = c->op_dev[i];
+        for (int n = ob_op_state_refs(&prog->ops[i], refs), k = 0; k < n; k++) c->state_dev[*refs[k]] = c->op_dev[i];
     }
     ob_kv_params kp = {.caches = prog->caches, .n_caches = prog->n_caches, .k_type = c->p.k_type,
                        .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages, .devs = devs};
     OB_GOTO(ob_kv_new(c->dev, &kp, &c->kv, err));
-    OB_GOTO(make_states(c, prog, state_dev, err));
+    OB_GOTO(make_states(c, prog, err));
 out:
     ob_free(devs);
-    ob_free(state_dev);
     return s;
 }
 
@@ -702,6 +701,7 @@ static void close_places(ob_ctx *c)
         ob_dev_close(at->dev);
     }
     ob_free(c->states);
+    ob_free(c->state_dev);
     memset(c->places, 0, sizeof c->places);
     memset(c->buckets, 0, sizeof c->buckets);
     c->last = NULL;
@@ -709,6 +709,7 @@ static void close_places(ob_ctx *c)
     for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) c->seqs[i].n_tok = c->seqs[i].n_pages = 0;
     c->kv = NULL;
     c->states = NULL;
+    c->state_dev = NULL;
     c->dev = NULL;
 }
 
@@ -918,8 +919,8 @@ ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err)
     return ob_err_set(err, OB_E_LIMIT, "all %d sequences are in use", c->p.n_seq);
 }
 
-/* A device that failed, or that has no memory left, is not asked again before it was reopened. */
-static ob_status note_fault(ob_ctx *c, ob_status s)
+/* So does one that has no memory left. */
+ob_status ob_ctx_note_fault(ob_ctx *c, ob_status s)
 {
     if (s == OB_E_DEVICE_LOST || s == OB_E_DEVICE || s == OB_E_NO_MEMORY) c->faulted = true;
     return s;
@@ -952,7 +953,7 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
     s->n_tok = s->n_pages * OB_PAGE_TOK;
     if (c->n_states) {
         /* As far as there is a checkpoint of the states; the pages behind it are of no use. */
-        const ob_status st = note_fault(c, load_states(c, s->slot, tok, s->n_tok, &s->n_tok, err));
+        const ob_status st = ob_ctx_note_fault(c, load_states(c, s->slot, tok, s->n_tok, &s->n_tok, err));
         if (st != OB_OK) s->n_tok = 0;
         if (part >= 0) ob_kv_page_unref(c->kv, part);
         while (s->n_pages > s->n_tok / OB_PAGE_TOK) ob_kv_page_unref(c->kv, s->pages[--s->n_pages]);
@@ -961,7 +962,7 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
         int32_t page = ob_kv_page_new(c->kv);
         ob_status st = OB_OK;
         if (page >= 0) {
-            st = note_fault(c, ob_kv_page_copy(c->kv, page, part, err));
+            st = ob_ctx_note_fault(c, ob_kv_page_copy(c->kv, page, part, err));
             s->pages[s->n_pages++] = page;
             s->n_tok += n_part;
         }
@@ -1263,13 +1264,13 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     err->code = OB_OK;
     if (c->faulted) return ob_err_set(err, OB_E_DEVICE_LOST, "the device failed and was not opened again");
     OB_TRY(check_chunks(c, chunks, n_chunks, &n_tok, &n_out, err));
-    OB_TRY(note_fault(c, bucket_for(c, n_tok, n_out, &b, err)));
+    OB_TRY(ob_ctx_note_fault(c, bucket_for(c, n_tok, n_out, &b, err)));
     const int32_t n_rows = ob_ctx_n_rows(c, chunks, n_chunks);
     OB_TRY(need_rows(c, n_rows, err));
     OB_TRY(take_pages(c, chunks, n_chunks, err));
     fill_step(c, chunks, n_chunks, &st);
     c->last = NULL;
-    OB_TRY(note_fault(c, run_stages(c, b, &st, rows != NULL, err)));
+    OB_TRY(ob_ctx_note_fault(c, run_stages(c, b, &st, rows != NULL, err)));
     c->last = b;
     c->last_n_rows = n_rows;
     c->has_rows = rows != NULL || b->prog->top == OB_NONE;
@@ -1307,7 +1308,7 @@ ob_status ob_ctx_row(ob_ctx *c, int32_t row, float *dst, ob_err *err)
         ob_dev *dev = c->places[sg->dev].dev;
         for (ob_val v = 0; v < sg->prog.n_vals; v++)
             if (sg->prog.vals[v].output && sg->val_of[v] == result_of(b->prog))
-                return note_fault(c, dev->api->read_output(dev, b->plans[i], v, row, 1, dst, err));
+                return ob_ctx_note_fault(c, dev->api->read_output(dev, b->plans[i], v, row, 1, dst, err));
     }
     return ob_err_set(err, OB_E_INTERNAL, "no device has the logits");
 }

@@ -7,6 +7,7 @@
 #define OB_ENGINE_CTX_H
 
 #include "engine/engine.h"
+#include "kv/kv.h"
 
 typedef struct ob_ctx ob_ctx;
 typedef struct ob_seq ob_seq; /* one timeline: tokens whose keys and values are in the cache */
@@ -76,5 +77,36 @@ int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, const ob_placed_pict
 int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);
 int32_t ob_ctx_pages_available(const ob_ctx *c);
 void ob_ctx_cache_stats(const ob_ctx *c, int64_t *live_tok, int64_t *kept_tok, int64_t *total_tok);
+
+/* ------------------------------------------------------------------ sequences that move (ctx_move.c)
+ * A sequence computed by one context goes on in another of the same model: its cache pages and recurrent states are
+ * copied to host memory here and from there into the other's devices. Pages are numbered from the sequence's
+ * beginning, OB_SEQ_PAGE_TOK tokens each. Each call belongs to the thread of its context. */
+enum { OB_SEQ_PAGE_TOK = 64 };
+
+/* What a sequence's bytes mean. */
+typedef struct ob_seq_layout {
+    ob_kv_layout kv;
+    uint64_t states;      /* hash of the sizes of the recurrent states */
+    uint64_t state_bytes; /* of all states of one sequence; 0: there are none */
+} ob_seq_layout;
+void ob_ctx_seq_layout(const ob_ctx *c, ob_seq_layout *out);
+/* May a sequence of layout `from` be imported here? OB_E_UNSUPPORTED says what differs. */
+OB_MUST_CHECK ob_status ob_ctx_seq_check_layout(const ob_ctx *c, const ob_seq_layout *from, ob_err *err);
+
+/* Pages [page, page + n) that the sequence has, to dst [n * kv.page_bytes]. */
+OB_MUST_CHECK ob_status ob_ctx_pages_export(ob_ctx *c, const ob_seq *s, int32_t page, int32_t n, void *dst, ob_err *err);
+/* Pages [page, page + n) that follow those the sequence has (`page` is their number), or replace pages behind its
+ * last token. They do not count before ob_ctx_seq_adopt. OB_E_NO_MEMORY: no page is left. */
+OB_MUST_CHECK ob_status ob_ctx_pages_import(ob_ctx *c, ob_seq *s, int32_t page, int32_t n, const ob_kv_layout *from,
+                                            const void *src, ob_err *err);
+/* The recurrent states after the sequence's last token, [state_bytes]. */
+OB_MUST_CHECK ob_status ob_ctx_states_export(ob_ctx *c, const ob_seq *s, void *dst, ob_err *err);
+OB_MUST_CHECK ob_status ob_ctx_states_import(ob_ctx *c, ob_seq *s, const void *src, ob_err *err);
+/* The imported pages (and states) hold tok[0..n), a whole number of pages: from now on the sequence has them. */
+void ob_ctx_seq_adopt(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n);
+/* Forget what lies behind the first n tokens (at most as many as it has), imported pages too. With recurrent states n
+ * must be what it has: they cannot be rewound. */
+void ob_ctx_seq_cut(ob_ctx *c, ob_seq *s, int32_t n);
 
 #endif

@@ -58,6 +58,7 @@ struct ob_ctx {
     int32_t n_buckets;
     ob_kv *kv;
     ob_dev_buf **states; /* [n_states] of the program */
+    int32_t *state_dev;  /* [n_states] place of each */
     int32_t n_states;
     ob_seq *seqs; /* [n_seq] */
     int32_t max_pages; /* per sequence */
@@ -78,5 +79,8 @@ struct ob_ctx {
     int32_t last_n_rows;
     bool has_rows;  /* `rows` is of the last step */
 };
+
+/* Passes s on; a device that failed is not asked again before it was reopened. */
+ob_status ob_ctx_note_fault(ob_ctx *c, ob_status s);
 
 #endif

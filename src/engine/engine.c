@@ -8,6 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 #include "base/log.h"
 #include "base/math.h"
 #include "engine/ctx.h"
+#include "engine/handover.h"
 #include "engine/stop.h"
 
 enum { MIN_CHUNK = 32, HELD_BYTES = 1 << 16, TOP_MAX = OB_MAX_TOP_LOGPROBS };
@@ -48,11 +50,16 @@ struct ob_request {
     ob_buf held;            /* text that a stop string may still claim */
     double t_start, t_first, queue_ms;
     ob_seq *seq;
+    ob_handover_job *job;   /* while its prompt is computed on the prefill device */
+    bool handed_once;       /* or tried: what is left runs here */
+    int32_t n_handed;
+    double handover_ms;
     ob_request *next;
 };
 
 struct ob_engine {
     ob_ctx *ctx;
+    ob_handover *handover; /* NULL: prompts are computed here */
     ob_engine_info info;
     int32_t n_queue_max;
     double max_stall_ms;
@@ -63,6 +70,7 @@ struct ob_engine {
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
+    bool news;               /* by lock: something happened outside of the engine thread */
     bool stopping;           /* by lock */
     ob_request *queue;       /* by lock: waiting, in order of service */
     int32_t n_waiting;       /* by lock */
@@ -84,6 +92,21 @@ void ob_request_defaults(ob_request_params *p)
     ob_sampler_defaults(&p->sampler);
 }
 
+/* Any thread, with the lock. */
+static void wake_locked(ob_engine *e)
+{
+    e->news = true;
+    pthread_cond_signal(&e->wake);
+}
+
+static void wake(void *arg)
+{
+    ob_engine *e = arg;
+    pthread_mutex_lock(&e->lock);
+    wake_locked(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ------------------------------------------------------------------ requests */
 
 static void request_unref(ob_request *r)
@@ -102,9 +125,7 @@ static void request_unref(ob_request *r)
 void ob_request_cancel(ob_request *r)
 {
     atomic_store(&r->cancelled, true);
-    pthread_mutex_lock(&r->e->lock);
-    pthread_cond_signal(&r->e->wake);
-    pthread_mutex_unlock(&r->e->lock);
+    wake(r->e);
 }
 
 void ob_request_free(ob_request *r)
@@ -234,7 +255,7 @@ ob_status ob_engine_submit(ob_engine *e, const ob_request_params *p, ob_request 
         e->stats.n_requests++;
         *out = r; /* before the engine can send the first event */
         enqueue(e, r);
-        pthread_cond_signal(&e->wake);
+        wake_locked(e);
     }
     pthread_mutex_unlock(&e->lock);
     if (s != OB_OK) request_unref(r);
@@ -247,7 +268,7 @@ static void fill_timings(const ob_request *r, ob_timings *t)
 {
     double now = ob_now_ms();
     *t = (ob_timings){.n_prompt = r->n_prompt, .n_cached = r->n_cached, .n_gen = r->n_gen,
-                      .queue_ms = r->queue_ms};
+                      .queue_ms = r->queue_ms, .n_handed = r->n_handed, .handover_ms = r->handover_ms};
     if (r->t_first > 0) {
         t->prompt_ms = r->t_first - r->t_start;
         t->gen_ms = now - r->t_first;
@@ -264,6 +285,13 @@ static void send_event(ob_request *r, ob_event *ev)
     pthread_mutex_unlock(&r->events);
 }
 
+/* Give the hand-over of a request up. */
+static void drop_job(ob_request *r)
+{
+    ob_handover_end(r->job);
+    r->job = NULL;
+}
+
 /* Last event, then give up the slot and the engine's reference. */
 static void finish(ob_engine *e, ob_request *r, ob_finish why, const char *stop_string, const ob_err *err)
 {
@@ -274,6 +302,7 @@ static void finish(ob_engine *e, ob_request *r, ob_finish why, const char *stop_
         ev.text_len = r->held.len;
     }
     if (err) ev.err = *err;
+    drop_job(r);
     if (r->seq) {
         if (r->cache_prompt && why != OB_FINISH_ERROR) ob_ctx_seq_keep(e->ctx, r->seq);
         ob_ctx_seq_free(e->ctx, r->seq);
@@ -363,6 +392,7 @@ static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
 /* A running request waits again; it goes on where it was. */
 static void park(ob_engine *e, ob_request *r)
 {
+    drop_job(r);
     ob_ctx_seq_free(e->ctx, r->seq);
     r->seq = NULL;
     pthread_mutex_lock(&e->lock);
@@ -447,6 +477,48 @@ static void drop_cancelled(ob_engine *e)
     }
 }
 
+/* Have the request's prompt computed on the prefill device, where that is worth it. */
+static void begin_handover(ob_engine *e, ob_request *r)
+{
+    ob_err err;
+    if (!e->handover || r->handed_once) return;
+    if (ob_handover_begin(e->handover, e->ctx, r->seq, r->tok, r->n_tok, r->pics, r->n_pics, r->cache_prompt, &r->job,
+                          &err) != OB_OK)
+        ob_log_debug("no hand-over: %s", err.text);
+    r->handed_once = r->job != NULL;
+}
+
+/* Take what the prefill device has computed of the waiting prompts. True: there are some that wait. */
+static bool take_handed(ob_engine *e)
+{
+    bool waits = false;
+    for (int32_t i = 0; i < e->info.n_seq; i++) {
+        ob_request *r = e->slots[i];
+        if (!r || !r->job) continue;
+        const ob_handover_state st = ob_handover_poll(r->job);
+        if (ob_ctx_faulted(e->ctx)) {
+            ob_err err;
+            ob_err_set(&err, OB_E_DEVICE_LOST, "it failed while a prompt was handed over");
+            recover(e, &err);
+            return false;
+        }
+        waits |= st == OB_HANDOVER_RUNNING;
+        if (st == OB_HANDOVER_RUNNING) continue;
+        ob_handover_result(r->job, &r->n_handed, &r->handover_ms);
+        drop_job(r);
+        pthread_mutex_lock(&e->lock);
+        e->stats.n_handovers += st == OB_HANDOVER_DONE;
+        e->stats.n_handover_failed += st == OB_HANDOVER_FAILED;
+        e->stats.n_handed_tok += (uint64_t)r->n_handed;
+        e->stats.n_prompt_tok += (uint64_t)r->n_handed;
+        e->stats.handover_s += r->handover_ms * 1e-3;
+        e->slot_info[i] = (ob_slot_info){.id = i, .busy = true, .prefilling = true, .n_prompt = r->n_prompt,
+                                         .n_cached = r->n_cached, .n_past = ob_seq_len(r->seq)};
+        pthread_mutex_unlock(&e->lock);
+    }
+    return waits;
+}
+
 /* Give a waiting request a sequence. False when the cache has no room for its tokens now. */
 static bool admit(ob_engine *e, ob_request *r, int32_t slot)
 {
@@ -462,6 +534,8 @@ static bool admit(ob_engine *e, ob_request *r, int32_t slot)
     int32_t n_cached = 0;
     if (s == OB_OK && r->cache_prompt)
         s = ob_ctx_seq_reuse(e->ctx, r->seq, r->tok, r->n_tok, &n_cached, &err);
+    if (s == OB_OK) begin_handover(e, r);
+    if (r->job) n_cached = ob_seq_len(r->seq);
     if (r->t_start == 0) {
         r->t_start = ob_now_ms();
         r->queue_ms = r->t_start - r->t_submit;
@@ -540,7 +614,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
     *n_prefill = 0;
     for (int32_t i = 0; i < e->info.n_seq; i++) {
         ob_request *r = e->slots[i];
-        if (!r || !r->prefilled) continue;
+        if (!r || !r->prefilled || r->job) continue;
         e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = &r->tok[r->n_tok - 1], .n_tok = 1, .n_out = 1,
                                       .pics = r->pics, .n_pics = r->n_pics};
         e->chunk_slot[n++] = i;
@@ -551,7 +625,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
         int32_t best = -1;
         for (int32_t i = 0; i < e->info.n_seq; i++) {
             ob_request *r = e->slots[i];
-            if (!r || r->prefilled) continue;
+            if (!r || r->prefilled || r->job) continue;
             bool taken = false;
             for (int32_t k = n_decode; k < n; k++) taken |= e->chunk_slot[k] == i;
             if (taken) continue;
@@ -607,11 +681,12 @@ static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, double ms)
     }
 }
 
-static void run_step(ob_engine *e)
+/* False: there was nothing to run. */
+static bool run_step(ob_engine *e)
 {
     int32_t n_prefill;
     int32_t n = form_batch(e, &n_prefill);
-    if (n == 0) return;
+    if (n == 0) return false;
     ob_err err = {0};
     double t0 = ob_now_ms();
     ob_alloc_guard(n_prefill == 0);
@@ -628,6 +703,15 @@ static void run_step(ob_engine *e)
         for (int32_t k = 0; k < n; k++)
             finish(e, e->slots[e->chunk_slot[k]], OB_FINISH_ERROR, NULL, &err);
     }
+    return true;
+}
+
+/* Every running request waits for the prefill device. */
+static void wait_for_news(ob_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    while (!e->news) pthread_cond_wait(&e->wake, &e->lock);
+    pthread_mutex_unlock(&e->lock);
 }
 
 static void *engine_main(void *arg)
@@ -637,6 +721,7 @@ static void *engine_main(void *arg)
         pthread_mutex_lock(&e->lock);
         while (!e->stopping && !e->queue && e->stats.n_running == 0)
             pthread_cond_wait(&e->wake, &e->lock);
+        e->news = false;
         bool stop = e->stopping;
         pthread_mutex_unlock(&e->lock);
         if (stop) {
@@ -649,11 +734,31 @@ static void *engine_main(void *arg)
         drop_cancelled(e);
         if (stop) return NULL;
         admit_waiting(e);
-        run_step(e);
+        const bool waits = e->handover && take_handed(e);
+        if (!run_step(e) && waits) wait_for_news(e);
     }
 }
 
 /* ------------------------------------------------------------------ life */
+
+/* A device that cannot be had is told of, and prompts are computed where all else is; a name that nobody knows is an
+ * error. */
+static ob_status open_handover(ob_engine *e, const ob_engine_params *p, ob_err *err)
+{
+    ob_dev_info dev;
+    ob_err local;
+    if (!p->prefill_device || !*p->prefill_device) return OB_OK;
+    if (!err) err = &local;
+    const ob_status s = ob_handover_new(p, e->ctx, wake, e, &e->handover, err);
+    if (s == OB_E_NOT_FOUND || s == OB_E_INVALID) return ob_err_prefix(err, s, "--prefill-device");
+    if (s != OB_OK) {
+        ob_log_warn("prompts are computed on %s: prefill device %.40s: %s", e->info.device.kind, p->prefill_device, err->text);
+        return OB_OK;
+    }
+    ob_handover_describe(e->handover, &dev);
+    snprintf(e->info.prefill_device, sizeof e->info.prefill_device, "%s", dev.kind);
+    return OB_OK;
+}
 
 ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
 {
@@ -666,6 +771,7 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
     e->max_stall_ms = p->max_stall_ms > 0 ? p->max_stall_ms : 150;
     OB_GOTO(ob_ctx_new(p, &e->ctx, err));
     ob_ctx_describe(e->ctx, &e->info);
+    OB_GOTO(open_handover(e, p, err));
     size_t n = (size_t)e->info.n_seq;
     e->slots = ob_calloc(n, sizeof(ob_request *));
     e->chunks = ob_calloc(n, sizeof *e->chunks);
@@ -697,10 +803,11 @@ void ob_engine_free(ob_engine *e)
     if (e->started) {
         pthread_mutex_lock(&e->lock);
         e->stopping = true;
-        pthread_cond_signal(&e->wake);
+        wake_locked(e);
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    ob_handover_free(e->handover);
     ob_ctx_free(e->ctx);
     pthread_cond_destroy(&e->wake);
     pthread_mutex_destroy(&e->lock);

@@ -36,6 +36,8 @@ typedef struct ob_engine_params {
     int32_t n_ubatch;     /* most tokens of one step; 0: what suits the device */
     int32_t n_threads;    /* <= 0: physical cores */
     ob_type k_type, v_type; /* cache types; OB_F16 by default */
+    const char *prefill_device; /* prompts are computed there and handed over (engine/handover.h); NULL: here, as all else */
+    int32_t prefill_min_tokens; /* ... when so many of their tokens are new; 1024 by default */
     int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */
     double max_stall_ms;  /* longest gap a prefill may put into other streams; 0: 150 */
     bool exact;           /* f32 activations (and the caller should choose f32 caches) */
@@ -69,6 +71,7 @@ typedef struct ob_engine_info {
     int32_t n_class;                      /* of OB_OUTPUT_CLASSES */
     int32_t n_picture_tok;                /* most tokens of a picture in a prompt; 0: it takes none */
     ob_dev_info device;
+    char prefill_device[16];              /* kind of the device that prompts are handed over from; "" without one */
     double load_ms;
 } ob_engine_info;
 void ob_engine_describe(const ob_engine *e, ob_engine_info *out);
@@ -86,7 +89,9 @@ typedef struct ob_timings {
     int32_t n_prompt;   /* tokens of the prompt */
     int32_t n_cached;   /* of them found in the cache */
     int32_t n_gen;      /* tokens generated, the end token included */
+    int32_t n_handed;   /* of the prompt computed on the prefill device */
     double queue_ms, prompt_ms, gen_ms;
+    double handover_ms; /* of prompt_ms: until they were here */
 } ob_timings;
 
 typedef struct ob_event {
@@ -145,6 +150,8 @@ typedef struct ob_engine_stats {
     int64_t kv_tok_cached;             /* tokens kept for reuse */
     uint64_t n_device_faults;          /* lost devices and memory that ran out in a step */
     uint64_t n_retried;                /* requests that were begun again after one */
+    uint64_t n_handovers, n_handover_failed, n_handed_tok; /* prompts computed on the prefill device, and those that it failed */
+    double handover_s;
     bool device_down;                  /* it could not be opened again yet: the next request tries */
 } ob_engine_stats;
 void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out);

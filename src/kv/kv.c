@@ -285,6 +285,122 @@ ob_status ob_kv_page_copy(ob_kv *kv, int32_t dst, int32_t src, ob_err *err)
     return OB_OK;
 }
 
+/* ------------------------------------------------------------------ to and from other devices */
+
+void ob_kv_get_layout(const ob_kv *kv, ob_kv_layout *out)
+{
+    *out = (ob_kv_layout){.k_type = kv->p.k_type, .v_type = kv->p.v_type};
+    XXH64_hash_t h = XXH3_64bits_withSeed(&kv->p.page_tok, sizeof kv->p.page_tok, 0);
+    for (int32_t i = 0; i < kv->p.n_caches; i++) {
+        const int32_t dims[3] = {kv->caches[i].n_head_kv, kv->caches[i].k_dim, kv->caches[i].v_dim};
+        h = XXH3_64bits_withSeed(dims, sizeof dims, h);
+        out->page_bytes += kv->k_bytes[i] + kv->v_bytes[i];
+    }
+    const int32_t types[2] = {(int32_t)kv->p.k_type, (int32_t)kv->p.v_type};
+    out->shape = h;
+    out->hash = XXH3_64bits_withSeed(types, sizeof types, h);
+}
+
+/* Pages from number i on whose ids follow each other. */
+static int32_t run_length(const int32_t *pages, int32_t i, int32_t n)
+{
+    int32_t k = 1;
+    while (i + k < n && pages[i + k] == pages[i] + k) k++;
+    return k;
+}
+
+static ob_status read_plane(ob_dev *dev, ob_dev_buf *b, uint64_t bytes, const int32_t *pages, int32_t n, char *dst,
+                            ob_err *err)
+{
+    for (int32_t i = 0, k; i < n; i += k) {
+        k = run_length(pages, i, n);
+        OB_TRY(dev->api->buffer_read(dev, b, (uint64_t)pages[i] * bytes, dst + (uint64_t)i * bytes, (uint64_t)k * bytes, err));
+    }
+    return OB_OK;
+}
+
+static ob_status write_plane(ob_dev *dev, ob_dev_buf *b, uint64_t bytes, const int32_t *pages, int32_t n, const char *src,
+                             ob_err *err)
+{
+    for (int32_t i = 0, k; i < n; i += k) {
+        k = run_length(pages, i, n);
+        OB_TRY(dev->api->buffer_write(dev, b, (uint64_t)pages[i] * bytes, src + (uint64_t)i * bytes, (uint64_t)k * bytes, err));
+    }
+    return OB_OK;
+}
+
+ob_status ob_kv_pages_export(ob_kv *kv, const int32_t *pages, int32_t n, void *dst, ob_err *err)
+{
+    char *at = dst;
+    for (int32_t c = 0; c < kv->p.n_caches; c++) {
+        OB_TRY(read_plane(kv->devs[c], kv->k[c], kv->k_bytes[c], pages, n, at, err));
+        at += (uint64_t)n * kv->k_bytes[c];
+        if (!kv->v_bytes[c]) continue;
+        OB_TRY(read_plane(kv->devs[c], kv->v[c], kv->v_bytes[c], pages, n, at, err));
+        at += (uint64_t)n * kv->v_bytes[c];
+    }
+    return OB_OK;
+}
+
+/* n_rows rows of dim elements from one type to another, by way of row [dim]. */
+static void convert_rows(ob_type from, const char *src, ob_type to, char *dst, int64_t n_rows, int32_t dim, float *row)
+{
+    const size_t in = ob_type_row_bytes(from, dim), out = ob_type_row_bytes(to, dim);
+    for (int64_t r = 0; r < n_rows; r++, src += in, dst += out) {
+        if (from == OB_F32) memcpy(row, src, in);
+        else ob_type_get(from)->dequant(src, row, dim);
+        if (to == OB_F32) memcpy(dst, row, out);
+        else ob_type_get(to)->quant(row, dst, dim, NULL);
+    }
+}
+
+/* One plane of n pages from host memory in type `from`; *src moves behind it. scratch: a row, then n pages of bytes. */
+static ob_status import_plane(ob_kv *kv, int32_t c, bool values, const int32_t *pages, int32_t n, ob_type from,
+                              const char **src, float *scratch, ob_err *err)
+{
+    const ob_cache_spec *spec = &kv->caches[c];
+    const int32_t dim = values ? spec->v_dim : spec->k_dim;
+    const ob_type to = values ? kv->p.v_type : kv->p.k_type;
+    const uint64_t bytes = values ? kv->v_bytes[c] : kv->k_bytes[c];
+    const int64_t n_rows = (int64_t)n * spec->n_head_kv * kv->p.page_tok;
+    const char *at = *src;
+    *src += (uint64_t)n_rows * ob_type_row_bytes(from, dim);
+    if (from != to) {
+        char *converted = (char *)(scratch + dim);
+        convert_rows(from, at, to, converted, n_rows, dim, scratch);
+        at = converted;
+    }
+    return write_plane(kv->devs[c], values ? kv->v[c] : kv->k[c], bytes, pages, n, at, err);
+}
+
+ob_status ob_kv_pages_import(ob_kv *kv, const int32_t *pages, int32_t n, const ob_kv_layout *from, const void *src, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_kv_layout mine;
+    float *scratch = NULL;
+    const char *at = src;
+    ob_kv_get_layout(kv, &mine);
+    if (from->shape != mine.shape)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "cache pages of layout %016llx do not fit a cache of layout %016llx",
+                          (unsigned long long)from->hash, (unsigned long long)mine.hash);
+    if (from->hash != mine.hash) {
+        uint64_t most = 0;
+        for (int32_t c = 0; c < kv->p.n_caches; c++) {
+            const uint64_t dim = (uint64_t)OB_MAX(kv->caches[c].k_dim, kv->caches[c].v_dim);
+            most = OB_MAX(most, dim * sizeof(float) + (uint64_t)n * OB_MAX(kv->k_bytes[c], kv->v_bytes[c]));
+        }
+        scratch = ob_malloc((size_t)most);
+        if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to convert %d cache pages", n);
+    }
+    for (int32_t c = 0; c < kv->p.n_caches; c++) {
+        OB_GOTO(import_plane(kv, c, false, pages, n, from->k_type, &at, scratch, err));
+        if (kv->v_bytes[c]) OB_GOTO(import_plane(kv, c, true, pages, n, from->v_type, &at, scratch, err));
+    }
+out:
+    ob_free(scratch);
+    return s;
+}
+
 /* ------------------------------------------------------------------ prefixes */
 
 int32_t ob_kv_match(ob_kv *kv, const int32_t *tok, int32_t n, int32_t *pages, int32_t *part,

@@ -13,7 +13,7 @@
  * except that its owner may append behind the tokens the tree knows of it. Equal prefixes are told by
  * comparing tokens, so a hash collision costs time and never correctness.
  *
- * Engine thread only. After ob_kv_new nothing here allocates host memory.
+ * Engine thread only. After ob_kv_new nothing here allocates host memory, but for an import that converts.
  */
 #ifndef OB_KV_KV_H
 #define OB_KV_KV_H
@@ -47,6 +47,21 @@ void ob_kv_page_ref(ob_kv *kv, int32_t page);
 void ob_kv_page_unref(ob_kv *kv, int32_t page);
 /* Copy all layers' rows of a page. */
 OB_MUST_CHECK ob_status ob_kv_page_copy(ob_kv *kv, int32_t dst, int32_t src, ob_err *err);
+
+/* What the bytes of pages mean outside their device. Equal hashes: the same bytes for the same keys and values, so
+ * they may be moved as they are. Equal shapes: the same rows in other number formats, which import converts. */
+typedef struct ob_kv_layout {
+    uint64_t hash, shape;
+    ob_type k_type, v_type;
+    uint64_t page_bytes; /* of one page, all planes */
+} ob_kv_layout;
+void ob_kv_get_layout(const ob_kv *kv, ob_kv_layout *out);
+/* Copy n pages to host memory dst [n * page_bytes]: of each cache the keys of all n, then their values. Runs of
+ * adjacent page ids are moved at once. */
+OB_MUST_CHECK ob_status ob_kv_pages_export(ob_kv *kv, const int32_t *pages, int32_t n, void *dst, ob_err *err);
+/* The other way round, from bytes of layout `from`. OB_E_UNSUPPORTED when the shapes differ: nothing was written. */
+OB_MUST_CHECK ob_status ob_kv_pages_import(ob_kv *kv, const int32_t *pages, int32_t n, const ob_kv_layout *from,
+                                           const void *src, ob_err *err);
 
 /* Find the longest kept prefix of tok[0..n). pages[] gets the whole pages (referenced for the caller;
  * room for n / page_tok). If part of one more page fits, *part is that page (referenced too, to be
