@@ -69,9 +69,8 @@ static ob_status feed(bench *b, int32_t batch, int32_t n, bool one_by_one, ob_er
 static ob_status prompt(bench *b, int32_t batch, int32_t n, ob_err *err)
 {
     for (int32_t k = 0; k < batch && b->prefill; k++) {
-        int32_t n_handed;
         const int32_t end = ob_seq_len(b->seqs[k]) + n;
-        OB_TRY(ob_handover_run(b->prefill, b->c, b->seqs[k], b->tok, end, false, &n_handed, err));
+        OB_TRY(ob_handover_run(b->prefill, b->c, b->seqs[k], b->tok, end, false, NULL, err));
         if (k == batch - 1) n = end - ob_seq_len(b->seqs[k]); /* of all the same */
     }
     return feed(b, batch, n, false, err);

@@ -78,8 +78,12 @@ static void write_json(ob_buf *o, const ob_talk *t, const ob_talk_result *r)
     ob_buf_add_json(o, t->info.name, strlen(t->info.name));
     ob_buf_addf(o, ", \"device\": \"%s\", \"usage\": {\"prompt_tokens\": %d, \"cached_tokens\": %d, \"completion_tokens\": %d}",
                 t->info.device.kind, m->n_prompt, m->n_cached, m->n_gen);
-    ob_buf_addf(o, ", \"timings\": {\"load_ms\": %.3f, \"prompt_ms\": %.3f, \"predicted_ms\": %.3f}}\n",
-                t->info.load_ms, m->prompt_ms, m->gen_ms);
+    ob_buf_addf(o, ", \"timings\": {\"load_ms\": %.3f, \"prompt_ms\": %.3f, \"predicted_ms\": %.3f", t->info.load_ms,
+                m->prompt_ms, m->gen_ms);
+    if (t->info.prefill_device[0])
+        ob_buf_addf(o, ", \"prefill_device\": \"%s\", \"handed_n\": %d, \"handover_ms\": %.3f", t->info.prefill_device,
+                    m->n_handed, m->handover_ms);
+    ob_buf_adds(o, "}}\n");
 }
 
 int ob_cmd_run(const ob_args *a)

@@ -29,8 +29,7 @@ ob_status ob_eval_chunk(ob_ctx *c, ob_handover *h, const int32_t *ids, int32_t n
     memcpy(run, ids, (size_t)n_ctx * sizeof *run);
     if (ob_tok_add_bos(tok)) run[0] = ob_tok_bos(tok);
     OB_GOTO(ob_ctx_seq_new(c, &seq, err));
-    int32_t n_handed = 0;
-    if (h) OB_GOTO(ob_handover_run(h, c, seq, run, first + 1, false, &n_handed, err));
+    if (h) OB_GOTO(ob_handover_run(h, c, seq, run, first + 1, false, NULL, err));
     for (int32_t at = ob_seq_len(seq); at < n_ctx; at += n_ubatch) {
         const float *logits;
         int32_t n = OB_MIN(n_ubatch, n_ctx - at);

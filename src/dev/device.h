@@ -74,7 +74,8 @@ typedef struct ob_dev_options {
 
 enum { OB_BUF_ZERO = 1 }; /* flags of buffer_new */
 
-/* Buffers a plan works on. Arrays are copied; buffers are *shared* and outlive the plan. */
+/* Buffers a plan works on. Arrays are copied; buffers are *shared* and outlive the plan. Caches and states lie in them
+ * as ops/ref.h lays them out, on every device: their bytes are handed from one device to another. */
 typedef struct ob_plan_bindings {
     ob_dev_weight *const *weights; /* [n_weights] */
     ob_dev_buf *const *cache_k;    /* [n_caches] */

@@ -504,13 +504,16 @@ static bool take_handed(ob_engine *e)
         }
         waits |= st == OB_HANDOVER_RUNNING;
         if (st == OB_HANDOVER_RUNNING) continue;
-        ob_handover_result(r->job, &r->n_handed, &r->handover_ms);
+        ob_handover_report done;
+        ob_handover_result(r->job, &done);
         drop_job(r);
+        r->n_handed = done.n_handed;
+        r->handover_ms = done.ms;
         pthread_mutex_lock(&e->lock);
         e->stats.n_handovers += st == OB_HANDOVER_DONE;
         e->stats.n_handover_failed += st == OB_HANDOVER_FAILED;
         e->stats.n_handed_tok += (uint64_t)r->n_handed;
-        e->stats.n_prompt_tok += (uint64_t)r->n_handed;
+        e->stats.n_prompt_tok += (uint64_t)done.n_computed;
         e->stats.handover_s += r->handover_ms * 1e-3;
         e->slot_info[i] = (ob_slot_info){.id = i, .busy = true, .prefilling = true, .n_prompt = r->n_prompt,
                                          .n_cached = r->n_cached, .n_past = ob_seq_len(r->seq)};

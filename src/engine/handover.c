@@ -34,10 +34,12 @@ struct ob_handover_job {
     ob_ctx *c;
     ob_seq *s;
     ob_handover_state state;
+    int32_t n_sent;
     double ms;
     /* by h->lock */
     int refs;              /* decode thread and prefill thread */
     bool cancelled, finished;
+    int32_t n_computed;    /* final when finished */
     ob_err failed;         /* code OB_OK: it did not */
     int32_t want_page, want_n; /* the prefill thread waits for these pages */
     bool want_states, has_up;
@@ -193,10 +195,12 @@ ob_status ob_handover_begin(ob_handover *h, ob_ctx *c, ob_seq *s, const int32_t 
     return OB_OK;
 }
 
-void ob_handover_result(const ob_handover_job *j, int32_t *n_tok, double *ms)
+void ob_handover_result(const ob_handover_job *j, ob_handover_report *out)
 {
-    *n_tok = j->state == OB_HANDOVER_DONE ? j->end - j->from : 0;
-    *ms = j->ms;
+    *out = (ob_handover_report){.n_sent = j->n_sent, .ms = j->ms};
+    if (j->state != OB_HANDOVER_DONE) return;
+    out->n_handed = j->end - j->from;
+    out->n_computed = j->n_computed;
 }
 
 /* ------------------------------------------------------------------ decode thread */
@@ -247,6 +251,7 @@ static ob_status send_prefix(ob_handover_job *j, int32_t page, int32_t n, ob_err
     if (s == OB_OK) {
         j->up = p;
         j->has_up = true;
+        j->n_sent += n * PAGE;
         j->want_n = 0;
         j->want_states = false;
         pthread_cond_broadcast(&h->changed);
@@ -313,16 +318,15 @@ void ob_handover_end(ob_handover_job *j)
     job_unref(j);
 }
 
-ob_status ob_handover_run(ob_handover *h, ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, bool keep, int32_t *n_handed,
-                          ob_err *err)
+ob_status ob_handover_run(ob_handover *h, ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, bool keep,
+                          ob_handover_report *out, ob_err *err)
 {
-    double ms;
     ob_handover_job *j;
-    *n_handed = 0;
+    if (out) *out = (ob_handover_report){0};
     OB_TRY(ob_handover_begin(h, c, s, tok, n, NULL, 0, keep, &j, err));
     if (!j) return OB_OK;
     while (ob_handover_poll(j) == OB_HANDOVER_RUNNING) ob_handover_wait(j);
-    ob_handover_result(j, n_handed, &ms);
+    if (out) ob_handover_result(j, out);
     ob_handover_end(j);
     return ob_ctx_faulted(c) ? ob_err_set(err, OB_E_DEVICE_LOST, "the device failed while a prompt was handed over") : OB_OK;
 }
@@ -447,6 +451,7 @@ static ob_status compute(ob_handover_job *j, ob_seq *s, ob_err *err)
         if (n == 0) return ob_err_set(err, OB_E_LIMIT, "a picture does not fit a step of %d tokens", h->info.n_ubatch);
         const ob_chunk chunk = {.seq = s, .tok = j->tok + at, .n_tok = n, .pics = j->pics, .n_pics = j->n_pics, .prompt = true};
         OB_TRY(ob_ctx_step(h->ctx, &chunk, 1, NULL, err));
+        j->n_computed += n; /* read by the other thread when the job has finished */
     }
     OB_TRY(send_pages(j, s, pages_at_once, &sent, err));
     return send_states(j, s, err);

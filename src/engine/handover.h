@@ -46,12 +46,18 @@ typedef enum ob_handover_state {
 ob_handover_state ob_handover_poll(ob_handover_job *j);
 /* Waits until there is something to poll: for callers without `notify`. */
 void ob_handover_wait(ob_handover_job *j);
-/* Tokens handed over, and milliseconds from begin to the last poll. */
-void ob_handover_result(const ob_handover_job *j, int32_t *n_tok, double *ms);
+typedef struct ob_handover_report {
+    int32_t n_handed;   /* tokens that came from the prefill device; 0: it failed, or was not asked */
+    int32_t n_computed; /* of them computed for this prompt: the others it had kept */
+    int32_t n_sent;     /* tokens that it lacked and got from here */
+    double ms;          /* from begin to the last poll */
+} ob_handover_report;
+/* When the job no longer runs. */
+void ob_handover_result(const ob_handover_job *j, ob_handover_report *out);
 /* begin, wait and end in one, for callers with a context of their own: when it returns the sequence has what could be
- * handed over. *n_handed tokens came from the prefill device; 0: none, for whatever reason. Errors are those of `c`. */
+ * handed over. out may be NULL. Errors are those of `c`. */
 OB_MUST_CHECK ob_status ob_handover_run(ob_handover *h, ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, bool keep,
-                                        int32_t *n_handed, ob_err *err);
+                                        ob_handover_report *out, ob_err *err);
 /* Ends the caller's part; a job that runs is cancelled and s cut back. */
 void ob_handover_end(ob_handover_job *j);
 

@@ -40,6 +40,10 @@ void ob_route_health(ob_conn *c)
         ob_buf_addc(&out, ',');
         add_str(&out, "note", s->info.device.reason);
     }
+    if (s->ready && s->info.prefill_device[0]) {
+        ob_buf_addc(&out, ',');
+        add_str(&out, "prefill_device", s->info.prefill_device);
+    }
     ob_engine_info other;
     const char *state;
     if (s->ready && s->routing && ob_routing_long(s->routing, &other, &state)) {

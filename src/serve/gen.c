@@ -89,9 +89,16 @@ void ob_gen_add_token_bytes(ob_gen *g, int32_t id, ob_buf *out)
     ob_buf_addc(out, ']');
 }
 
+/* Does the engine of this request have a prefill device? */
+static bool prefills(const ob_gen *g)
+{
+    return g->job.srv->info.prefill_device[0] && (!g->routed.engine || g->routed.engine == g->job.srv->engine);
+}
+
 static double per_second(int32_t n, double ms) { return ms > 0 ? n * 1e3 / ms : 0; }
 
-static void add_timings(const ob_timings *t, ob_buf *out)
+/* prefill: prompts may be computed on another device. */
+static void add_timings(const ob_timings *t, bool prefill, ob_buf *out)
 {
     int32_t n_run = t->n_prompt - t->n_cached;
     const struct {
@@ -104,9 +111,12 @@ static void add_timings(const ob_timings *t, ob_buf *out)
                 {"predicted_n", t->n_gen},
                 {"predicted_ms", t->gen_ms},
                 {"predicted_per_second", per_second(t->n_gen, t->gen_ms)},
-                {"queue_ms", t->queue_ms}};
+                {"queue_ms", t->queue_ms},
+                {"handed_n", t->n_handed},
+                {"handover_ms", t->handover_ms}};
+    const size_t n = OB_COUNT(rows) - (prefill ? 0 : 2);
     ob_buf_adds(out, "\"timings\":{");
-    for (size_t i = 0; i < OB_COUNT(rows); i++) {
+    for (size_t i = 0; i < n; i++) {
         ob_buf_addf(out, "%s\"%s\":", i ? "," : "", rows[i].name);
         ob_buf_add_double(out, round(rows[i].value * 1e3) / 1e3);
     }
@@ -151,18 +161,34 @@ void ob_gen_end_frame(ob_gen *g, const ob_timings *t, ob_buf *out)
     if (g->params.include_usage) ob_buf_adds(out, ",\"usage\":null");
     if (t) {
         ob_buf_addc(out, ',');
-        add_timings(t, out);
+        add_timings(t, prefills(g), out);
     }
     ob_buf_adds(out, "}\n\n");
 }
 
 /* --- sending --------------------------------------------------------------------------------- */
 
+/* What the reply's head says: where routing sent the request, and how much of its prompt was computed where (nothing,
+ * when the head is sent before that is known). */
+static void add_headers(ob_gen *g)
+{
+    char lines[300];
+    int n = snprintf(lines, sizeof lines, "%s", g->routed.engine ? g->routed.header : "");
+    pthread_mutex_lock(&g->job.srv->mbox.lock);
+    const ob_timings t = g->choices[0].timings;
+    pthread_mutex_unlock(&g->job.srv->mbox.lock);
+    if (prefills(g) && g->begun)
+        snprintf(lines + n, sizeof lines - (size_t)n, "X-1bit-Prefill: %s %d %.1f\r\n",
+                 t.n_handed ? g->job.srv->info.prefill_device : g->job.srv->info.device.kind, t.n_handed, t.handover_ms);
+    ob_conn_add_header(g->job.conn, lines);
+}
+
 /* Send the frames gathered in g->out. */
 static void flush_frames(ob_gen *g)
 {
     ob_conn *conn = g->job.conn;
     if (!conn || !g->out.len) return;
+    if (!g->stream_begun) add_headers(g);
     if (!g->stream_begun) ob_conn_stream_begin(conn, "text/event-stream; charset=utf-8");
     g->stream_begun = true;
     ob_conn_stream_add(conn, g->out.data, g->out.len);
@@ -191,6 +217,7 @@ static void finish_ok(ob_gen *g)
         if (g->job.conn) ob_conn_stream_end(g->job.conn);
     } else {
         ob_buf *out = &g->job.reply;
+        add_headers(g);
         add_header(g, g->api->object, out);
         for (int32_t i = 0; i < g->n_choices; i++) {
             if (i) ob_buf_addc(out, ',');
@@ -202,7 +229,7 @@ static void finish_ok(ob_gen *g)
         ob_buf_adds(out, "],");
         add_usage(g, out);
         ob_buf_addc(out, ',');
-        add_timings(&g->choices[0].timings, out);
+        add_timings(&g->choices[0].timings, prefills(g), out);
         ob_buf_addc(out, '}');
         ob_conn_reply_json(conn, out);
     }

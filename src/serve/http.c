@@ -51,7 +51,7 @@ struct ob_conn {
     ob_job *job;
     int http_code;
     double t_begin_ms;
-    char extra[200]; /* header line of the reply to come */
+    char extra[320]; /* header lines of the reply to come */
 };
 
 static const ob_route k_routes[] = {

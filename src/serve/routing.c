@@ -223,6 +223,7 @@ ob_status ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engi
 {
     ob_engine_info info;
     r->served = *served;
+    r->served.prefill_device = NULL; /* of the served engine alone */
     r->model_id = model_id;
     ob_engine_describe(engine, &info);
     add_target(r, info.device.kind);

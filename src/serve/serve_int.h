@@ -115,7 +115,7 @@ void ob_conn_take_body(ob_conn *c, ob_buf *out);
 /* Whole replies. `headers`: extra lines, each with CRLF, or NULL. */
 void ob_conn_reply(ob_conn *c, int http_code, const char *content_type, const char *headers,
                    const void *body, size_t len);
-/* A line (with CRLF) that the next reply's head will have; short. */
+/* Lines (each with CRLF) that the next reply's head will have, in place of earlier ones; short. */
 void ob_conn_add_header(ob_conn *c, const char *line);
 void ob_conn_reply_json(ob_conn *c, const ob_buf *json);
 /* OpenAI's error object; param NULL: none. */

@@ -227,6 +227,9 @@ static void on_loaded(ob_post *p)
                 i->device.caps & OB_DEV_SOFT ? " [an emulation]" : "", i->n_ctx, i->n_seq,
                 s->vision ? ", pictures by " : "", s->vision ? ob_vision_projector(s->vision) : "",
                 i->load_ms * 1e-3);
+    if (i->prefill_device[0])
+        ob_log_info("prompts with %d new tokens or more are computed on %s and handed over", s->params.engine.prefill_min_tokens,
+                    i->prefill_device);
 }
 
 /* --- stopping -------------------------------------------------------------------------------- */
