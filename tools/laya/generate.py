@@ -21,13 +21,15 @@ import unicodedata
 
 import data_en as en
 import data_lang as dl
-import data_more as more
+import data_more
+import data_wide
 
-for _label, _extra in (("CODE", more.CODE), ("PROSE", more.PROSE), ("SHORT", more.SHORT)):
-    getattr(en, _label).extend(_extra)
-for _lang, _sets in more.LANG.items():
-    for _label, _text in zip(("code", "prose", "short"), _sets):
-        dl.L[_lang][_label].extend(en.lines(_text))
+for more in (data_more, data_wide):
+    for _label in ("CODE", "PROSE", "SHORT"):
+        getattr(en, _label).extend(getattr(more, _label))
+    for _lang, _sets in more.LANG.items():
+        for _label, _text in zip(("code", "prose", "short"), _sets):
+            dl.L[_lang][_label].extend(en.lines(_text))
 
 GATE = 1024
 HELD_OUT = 8  # one template in so many is for validation
