@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -178,6 +179,24 @@ static void write_table(ob_buf *o, const bench *b, const test *tests, int32_t n)
     }
 }
 
+/* Experts that were streamed, and the most memory that the process ever held. */
+static void write_experts(ob_buf *o, const ob_ctx *c)
+{
+    ob_expert_stats t;
+    struct rusage use;
+    ob_ctx_expert_stats(c, &t);
+    if (getrusage(RUSAGE_SELF, &use) == 0) ob_buf_addf(o, ", \"max_rss_bytes\": %llu", (unsigned long long)use.ru_maxrss * 1024);
+    if (!t.n_experts) return;
+    ob_buf_addf(o, ", \"moe\": {\"slots\": %lld, \"experts\": %lld, \"slot_bytes\": %llu, \"hits\": %llu, \"misses\": %llu, ",
+                (long long)t.n_slots, (long long)t.n_experts, (unsigned long long)t.slot_bytes,
+                (unsigned long long)t.n_hits, (unsigned long long)t.n_misses);
+    ob_buf_addf(o, "\"prefetch_hits\": %llu, \"guesses\": %llu, \"guesses_right\": %llu, \"read_bytes\": %llu, \"wait_ms\": ",
+                (unsigned long long)t.n_ahead_hits, (unsigned long long)t.n_guessed, (unsigned long long)t.n_guessed_right,
+                (unsigned long long)t.n_read_bytes);
+    ob_buf_add_double(o, t.wait_ms);
+    ob_buf_addc(o, '}');
+}
+
 static void write_json(ob_buf *o, const bench *b, const ob_args *a, const test *tests, int32_t n)
 {
     bool soft = is_soft(b);
@@ -196,6 +215,7 @@ static void write_json(ob_buf *o, const bench *b, const ob_args *a, const test *
     ob_buf_add_double(o, b->info.load_ms);
     ob_dev_info now; /* after all tests */
     ob_ctx_dev(b->c)->api->describe(ob_ctx_dev(b->c), &now);
+    write_experts(o, b->c);
     ob_buf_addf(o, ", \"n_submits\": %llu, \"tests\": [", (unsigned long long)now.n_submits);
     for (int32_t i = 0; i < n; i++) {
         const test *t = &tests[i];

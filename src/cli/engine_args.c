@@ -17,12 +17,22 @@ ob_act4_use ob_cli_act4(const ob_args *a)
     return !s || !strcmp(s, "off") ? OB_ACT4_OFF : !strcmp(s, "attn") ? OB_ACT4_ATTN : OB_ACT4_ALL;
 }
 
+void ob_cli_memory_params(const ob_args *a, ob_engine_params *out)
+{
+    out->n_moe_slots = ob_cli_str(a, OB_OPT_MOE_SLOTS) ? OB_MOE_SLOTS_AUTO : ob_cli_int(a, OB_OPT_MOE_SLOTS);
+    out->moe_guess = !ob_cli_flag(a, OB_OPT_NO_MOE_PREFETCH);
+    out->memory_bytes = (uint64_t)ob_cli_int(a, OB_OPT_MEMORY);
+    out->lock_memory = ob_cli_flag(a, OB_OPT_MLOCK);
+    out->no_mmap = ob_cli_flag(a, OB_OPT_NO_MMAP);
+}
+
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
 {
     ob_engine_defaults(out);
     out->device = ob_cli_str(a, OB_OPT_DEVICE);
     out->split = ob_cli_str(a, OB_OPT_SPLIT);
     out->n_cpu_moe = (int32_t)ob_cli_int(a, OB_OPT_CPU_MOE);
+    ob_cli_memory_params(a, out);
     out->fallback = true;
     out->n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     out->n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);

@@ -30,6 +30,7 @@ ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
     l->params.device = ob_cli_str(a, OB_OPT_DEVICE);
     l->params.split = ob_cli_str(a, OB_OPT_SPLIT);
     l->params.n_cpu_moe = (int32_t)ob_cli_int(a, OB_OPT_CPU_MOE);
+    ob_cli_memory_params(a, &l->params);
     l->params.fallback = true;
     l->params.n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     l->params.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);

@@ -7,6 +7,7 @@
 /* Commands that load an engine, and those of them that generate text. */
 #define GENERATE (OB_IN(SERVE) | OB_IN(RUN) | OB_IN(CHAT))
 #define ENGINE (GENERATE | OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(IMATRIX) | OB_IN(LOGITS))
+#define STREAMING (GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(LOGITS))
 
 static const ob_option k_options[] = {
     [OB_OPT_MODEL] = {.name = "model", .letter = 'm', .kind = OB_OPT_KIND_PATH, .arg = "MODEL",
@@ -21,6 +22,19 @@ static const ob_option k_options[] = {
     [OB_OPT_CPU_MOE] = {.name = "cpu-moe", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = 4096, .env = "ONEBIT_CPU_MOE", .commands = ENGINE,
         .doc = "run the experts of the first N layers on the CPU, so that their weights stay out of the GPU"},
+    [OB_OPT_MOE_SLOTS] = {.name = "moe-slots", .kind = OB_OPT_KIND_INT, .choices = "auto", .arg = "N|auto", .def = "0",
+        .min = 0, .max = 1 << 24, .env = "ONEBIT_MOE_SLOTS", .commands = STREAMING,
+        .doc = "keep N experts of a mixture in memory and read the others from the file when they are needed; auto: as many "
+               "as fit; 0: all"},
+    [OB_OPT_NO_MOE_PREFETCH] = {.name = "no-moe-prefetch", .kind = OB_OPT_KIND_FLAG, .commands = STREAMING,
+        .doc = "with --moe-slots: do not read ahead the experts that the next layer is guessed to need"},
+    [OB_OPT_MEMORY] = {.name = "memory", .kind = OB_OPT_KIND_SIZE, .arg = "SIZE", .def = "0", .min = 0, .max = 1e15,
+        .env = "ONEBIT_MEMORY", .commands = STREAMING,
+        .doc = "what --moe-slots auto may take with all else of the model, such as 12G; 0: what is free, less 8 GiB or 15 %"},
+    [OB_OPT_MLOCK] = {.name = "mlock", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_MLOCK", .commands = STREAMING,
+        .doc = "keep the loaded model from being swapped out"},
+    [OB_OPT_NO_MMAP] = {.name = "no-mmap", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_NO_MMAP", .commands = STREAMING,
+        .doc = "read weights into memory, past the page cache, instead of mapping the file"},
     [OB_OPT_CTX_SIZE] = {.name = "ctx-size", .letter = 'c', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_CTX, .env = "ONEBIT_CTX_SIZE",
         .commands = GENERATE | OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(IMATRIX) | OB_IN(LOGITS) | OB_IN(POLICY),

@@ -52,6 +52,22 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
+/* Bytes: a number and one letter, or none. */
+static ob_status parse_size(const ob_option *o, const char *shown, const char *text, int64_t *out, ob_err *err)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    double x = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
+    if (end == text || !isfinite(x) || (*end && (!unit || end[1])))
+        return ob_err_set(err, OB_E_INVALID, "%s needs a size such as 800M or 12.5G, not '%s'", shown, text);
+    for (const char *u = units; unit && u <= unit; u++) x *= 1024;
+    if (x < o->min || x > o->max)
+        return ob_err_set(err, OB_E_INVALID, "%s must be from %.0f to %.0f bytes, not %s", shown, o->min, o->max, text);
+    *out = (int64_t)x;
+    return OB_OK;
+}
+
 static ob_status append(ob_opt_value *v, const char *text, ob_err *err)
 {
     const char **list = ob_reallocarray(v->list, (size_t)v->n_list + 1, sizeof *list);
@@ -67,7 +83,13 @@ static ob_status set_value(const ob_option *o, const char *shown, const char *te
 {
     switch (o->kind) {
     case OB_OPT_KIND_FLAG: v->i++; break;
-    case OB_OPT_KIND_INT: OB_TRY(parse_int(o, shown, text, &v->i, err)); break;
+    case OB_OPT_KIND_INT:
+        v->s = NULL;
+        v->i = -1;
+        if (o->choices && is_choice(o->choices, text)) v->s = text;
+        else OB_TRY(parse_int(o, shown, text, &v->i, err));
+        break;
+    case OB_OPT_KIND_SIZE: OB_TRY(parse_size(o, shown, text, &v->i, err)); break;
     case OB_OPT_KIND_FLOAT: OB_TRY(parse_float(o, shown, text, &v->f, err)); break;
     case OB_OPT_KIND_ENUM:
         if (!is_choice(o->choices, text))

@@ -31,7 +31,9 @@ typedef enum ob_cmd_id {
 
 typedef enum ob_opt_id {
     /* the model and where it runs */
-    OB_OPT_MODEL, OB_OPT_DEVICE, OB_OPT_SPLIT, OB_OPT_CPU_MOE, OB_OPT_CTX_SIZE, OB_OPT_THREADS, OB_OPT_PARALLEL, OB_OPT_UBATCH,
+    OB_OPT_MODEL, OB_OPT_DEVICE, OB_OPT_SPLIT, OB_OPT_CPU_MOE,
+    OB_OPT_MOE_SLOTS, OB_OPT_NO_MOE_PREFETCH, OB_OPT_MEMORY, OB_OPT_MLOCK, OB_OPT_NO_MMAP,
+    OB_OPT_CTX_SIZE, OB_OPT_THREADS, OB_OPT_PARALLEL, OB_OPT_UBATCH,
     OB_OPT_CTK, OB_OPT_CTV, OB_OPT_PREFILL_DEVICE, OB_OPT_PREFILL_MIN, OB_OPT_EXACT, OB_OPT_ACT4, OB_OPT_COVARIANCE,
     /* serve */
     OB_OPT_HOST, OB_OPT_PORT, OB_OPT_ALIAS, OB_OPT_API_KEY, OB_OPT_CORS, OB_OPT_TIMEOUT,
@@ -71,7 +73,8 @@ typedef enum ob_opt_id {
 
 typedef enum ob_opt_kind {
     OB_OPT_KIND_FLAG,   /* no value; given or not */
-    OB_OPT_KIND_INT,    /* decimal, in [min, max] */
+    OB_OPT_KIND_INT,    /* decimal, in [min, max]; or a word of `choices`, then .s is the word and .i -1 */
+    OB_OPT_KIND_SIZE,   /* bytes in [min, max]; K, M, G and T are powers of 1024: 800M, 12.5G */
     OB_OPT_KIND_FLOAT,  /* finite, in [min, max] */
     OB_OPT_KIND_STRING,
     OB_OPT_KIND_PATH,   /* a string that names a file; shells complete it */
@@ -86,7 +89,7 @@ typedef struct ob_option {
     const char *arg;     /* what the value is called in help ("N", "FILE"); NULL for flags */
     const char *def;     /* default as text, NULL if none */
     double min, max;     /* INT and FLOAT */
-    const char *choices; /* ENUM: "a|b|c" */
+    const char *choices; /* ENUM, INT: "a|b|c" */
     bool many;           /* may be given again; values pile up (STRING and PATH only) */
     const char *env;     /* environment variable, or NULL */
     uint64_t commands;   /* OB_IN(SERVE) | ... */
@@ -102,9 +105,9 @@ const char *ob_cli_next_alias(const char **at, int *len);
 typedef struct ob_opt_value {
     bool is_set; /* has a value at all: given, from the environment, or by default */
     bool given;  /* on the command line or by the environment */
-    int64_t i;   /* INT; FLAG: times given */
+    int64_t i;   /* INT, SIZE; FLAG: times given */
     double f;    /* FLOAT */
-    const char *s;     /* STRING, PATH, ENUM (last one given); borrowed from argv or environment */
+    const char *s;     /* STRING, PATH, ENUM, words of INT (last one given); borrowed from argv or environment */
     const char **list; /* `many`: all of them, n_list entries; owned by the ob_args */
     int n_list;
 } ob_opt_value;

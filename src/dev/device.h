@@ -8,8 +8,9 @@
  *
  * Life: api->open -> weight_new (packs and uploads, once per tensor) -> buffer_new (caches, states)
  * -> plan_new (a program of one bucket with its buffers: everything that can be prepared is) ->
- * per step: submit (writes the small parameters, starts the work, returns at once where the device
- * can) -> wait -> read_output.
+ * per step: write_input -> submit (writes the small parameters, starts the work, returns at once where the
+ * device can) -> wait -> read_output. Plans of a device may share their workspace: what one was given or has
+ * left there is lost when another one is written to or submitted.
  */
 #ifndef OB_DEV_DEVICE_H
 #define OB_DEV_DEVICE_H
@@ -120,6 +121,13 @@ typedef struct ob_dev_api {
      * back false; else it stays borrowed until weight_free. */
     ob_status (*weight_new)(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err);
     void (*weight_free)(ob_dev *d, ob_dev_weight *w);
+    /* Experts that come and go: a weight of OB_USE_EXPERTS made with desc->data NULL is room for ne[2] of them, and
+     * weight_write packs one ([ne[1]][ne[0]] blocks of desc->type, borrowed for the call) into place `expert`, which
+     * no step in flight may use. With OB_DEV_HOST_MEMORY different places may be written by several threads at once,
+     * also while steps run; else it belongs to the device's thread like everything. NULL: not possible here. */
+    ob_status (*weight_write)(ob_dev *d, ob_dev_weight *w, int64_t expert, const void *data, ob_err *err);
+    /* Bytes of memory that weight_new(desc) would take; NULL where weight_write is. */
+    uint64_t (*weight_bytes)(const ob_dev *d, const ob_weight *desc);
 
     ob_status (*plan_new)(ob_dev *d, const ob_program *p, const ob_plan_bindings *b, ob_dev_plan **out, ob_err *err);
     void (*plan_free)(ob_dev *d, ob_dev_plan *p);

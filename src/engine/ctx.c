@@ -11,181 +11,7 @@
 #include "base/math.h"
 #include "engine/ctx_int.h"
 
-enum { READ_AHEAD_BYTES = 256 << 20, TOP_COLS = 2 * OB_TOP_K_MAX + 2 };
-
-/* ------------------------------------------------------------------ weights */
-
-static void report(const ob_engine_params *p, double fraction)
-{
-    if (p->on_progress) p->on_progress(p->progress_arg, fraction);
-}
-
-/* Which weights each place needs: [n_places][n_weights]. */
-static void mark_weights(const ob_ctx *c, const ob_program *prog, bool *needed)
-{
-    for (int32_t i = 0; i < prog->n_ops; i++)
-        for (int k = 0; k < OB_OP_MAX_W; k++)
-            if (prog->ops[i].w[k] != OB_NONE)
-                needed[(size_t)c->op_dev[i] * (size_t)prog->n_weights + (size_t)prog->ops[i].w[k]] = true;
-}
-
-/* Can the devices do what rotated weights ask for? */
-static ob_status check_rotation(const ob_ctx *c, const ob_program *prog, const bool *needed, ob_err *err)
-{
-    bool act4 = false;
-    for (int32_t d = 0; d < c->n_places; d++)
-        for (int32_t i = 0; i < prog->n_weights; i++) {
-            const ob_weight *w = &prog->weights[i];
-            const ob_dev_info *dev = &c->places[d].info;
-            if (!needed[d * prog->n_weights + i] || !w->hadamard) continue;
-            if (!(dev->caps & OB_DEV_HADAMARD))
-                return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated, and device %s does not rotate "
-                                  "activations (--device cpu does)", dev->kind);
-            if (w->act4 && !(dev->caps & OB_DEV_ACT4))
-                return ob_err_set(err, OB_E_UNSUPPORTED, "device %s has no 4-bit activations: --act4 off, or --device cpu",
-                                  dev->kind);
-            act4 |= w->act4;
-        }
-    if (c->p.act4 != OB_ACT4_OFF && !act4)
-        return ob_err_set(err, OB_E_INVALID, "4-bit activations (--act4) are for Hadamard-rotated files, and this one is not "
-                          "(1bit rotate makes one)");
-    return OB_OK;
-}
-
-/* A tensor's pages of the file are released when its last use is packed, unless some packed form refers to them. */
-static void release_pages(const ob_ctx *c, const ob_program *prog, int32_t i, const bool *keeps)
-{
-    bool last_use = true, kept = false;
-    for (int32_t k = 0; k < prog->n_weights; k++) {
-        if (prog->weights[k].data != prog->weights[i].data) continue;
-        last_use &= k <= i;
-        kept |= keeps[k];
-    }
-    const ob_tensor *t = ob_file_find_tensor(c->file, prog->weights[i].name);
-    if (t && last_use && !kept) ob_file_release_pages(c->file, t);
-}
-
-/* Have the tensors after number i read from disk while it is packed and uploaded. */
-static void read_ahead(const ob_ctx *c, const ob_program *prog, int32_t i, int32_t *ahead)
-{
-    uint64_t bytes = 0;
-    for (int32_t k = i + 1; k < prog->n_weights && bytes < READ_AHEAD_BYTES; k++) {
-        bytes += prog->weights[k].n_bytes;
-        if (k <= *ahead) continue;
-        const ob_tensor *t = ob_file_find_tensor(c->file, prog->weights[k].name);
-        if (t) ob_file_prefetch(c->file, t);
-        *ahead = k;
-    }
-}
-
-/* One weight onto one place: found with another engine, or packed. */
-static ob_status place_weight(ob_ctx *c, const place *at, const ob_weight *desc, ob_dev_weight **out, bool *keep, ob_err *err)
-{
-    const bool shares = c->p.share && (at->info.caps & OB_DEV_SHARES);
-    if (shares && (*out = ob_share_find(c->p.share, at->dev, c->p.exact, desc)) != NULL) {
-        c->n_shared_bytes += desc->n_bytes;
-        return OB_OK;
-    }
-    OB_TRY(at->dev->api->weight_new(at->dev, desc, out, keep, err));
-    return shares ? ob_share_add(c->p.share, at->dev, c->p.exact, desc, *out, c, err) : OB_OK;
-}
-
-static void drop_weight(const ob_ctx *c, const place *at, ob_dev_weight *w)
-{
-    if (c->p.share) ob_share_drop(c->p.share, at->dev, w, c);
-    else at->dev->api->weight_free(at->dev, w);
-}
-
-/* Pack every weight for the devices that need it. A tensor used twice (tied embeddings) is packed twice. */
-static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *needed, bool *keeps, ob_err *err)
-{
-    double total = 0, done = 0;
-    int32_t ahead = 0;
-    for (int32_t i = 0; i < prog->n_weights; i++) total += (double)prog->weights[i].n_bytes;
-    for (int32_t i = 0; i < prog->n_weights; i++) {
-        read_ahead(c, prog, i, &ahead);
-        for (int32_t d = 0; d < c->n_places; d++) {
-            place *at = &c->places[d];
-            if (!needed[d * prog->n_weights + i]) continue;
-            bool keep = false;
-            const ob_status s = place_weight(c, at, &prog->weights[i], &at->weights[i], &keep, err);
-            if (s != OB_OK) return ob_err_prefix(err, s, "tensor %s", prog->weights[i].name);
-            keeps[i] |= keep;
-        }
-        release_pages(c, prog, i, keeps);
-        done += (double)prog->weights[i].n_bytes;
-        report(&c->p, done / total);
-    }
-    return OB_OK;
-}
-
-/* "4.6 GiB" */
-static void format_gib(char *out, size_t cap, uint64_t bytes)
-{
-    const double mib = (double)bytes / 1048576.0;
-    snprintf(out, cap, mib < 1024 ? "%.0f MiB" : "%.1f GiB", mib < 1024 ? mib : mib / 1024);
-}
-
-/* Will the model fit where the layers are? Asked before anything is loaded, because a driver that gives more than
- * there is moves it to and fro later, and everything crawls. */
-static ob_status check_memory(const ob_ctx *c, const ob_program *prog, const bool *needed, ob_err *err)
-{
-    int32_t *refs[OB_OP_MAX_CACHES];
-    for (int32_t d = 0; d < c->n_places; d++) {
-        const ob_dev_info *at = &c->places[d].info;
-        uint64_t weights = 0, cache = 0, one;
-        if (!at->mem_free_bytes || (at->caps & OB_DEV_HOST_MEMORY)) continue;
-        for (int32_t i = 0; i < prog->n_weights; i++)
-            if (needed[d * prog->n_weights + i]) weights += prog->weights[i].n_bytes;
-        for (int32_t i = 0; i < prog->n_ops; i++) {
-            ob_op op = prog->ops[i];
-            for (int n = ob_op_cache_refs(&op, refs), k = 0; k < n && c->op_dev[i] == d; k++) {
-                const ob_kv_params kp = {.caches = &prog->caches[*refs[k]], .n_caches = 1, .k_type = c->p.k_type,
-                                         .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages};
-                OB_TRY(ob_kv_bytes(&kp, &one, err));
-                cache += one;
-                if (one / 2 > at->max_buffer_bytes)
-                    return ob_err_set(err, OB_E_LIMIT, "a layer's cache of %d sequences of %d tokens is larger than device %s "
-                                      "allows: try a smaller --ctx-size or fewer sequences", c->p.n_seq, c->p.n_ctx, at->kind);
-            }
-        }
-        char all[32], w[32], kv[32], left[32];
-        format_gib(all, sizeof all, weights + cache);
-        format_gib(w, sizeof w, weights);
-        format_gib(kv, sizeof kv, cache);
-        format_gib(left, sizeof left, at->mem_free_bytes);
-        ob_log_debug("%s:%d: %s of weights and %s of cache, %s free", at->kind, at->index, w, kv, left);
-        if (weights + cache <= at->mem_free_bytes) continue;
-        return ob_err_set(err, OB_E_NO_MEMORY,
-                          "the model needs %s on %s:%d (%s of weights, %s of cache for %d x %d tokens) and %s are free: try a "
-                          "smaller --ctx-size, --cpu-moe for a mixture, --device with several devices, or a smaller file",
-                          all, at->kind, at->index, w, kv, c->p.n_seq, c->p.n_ctx, left);
-    }
-    return OB_OK;
-}
-
-static ob_status load_weights(ob_ctx *c, const ob_program *prog, ob_err *err)
-{
-    const size_t n = (size_t)prog->n_weights + 1;
-    bool *keeps = ob_calloc(n, sizeof *keeps), *needed = ob_calloc(n, (size_t)c->n_places * sizeof *needed);
-    bool ok = keeps && needed;
-    c->n_weights = prog->n_weights;
-    c->n_shared_bytes = 0;
-    for (int32_t d = 0; d < c->n_places && ok; d++) {
-        c->places[d].weights = ob_calloc(n, sizeof(ob_dev_weight *));
-        ok = c->places[d].weights != NULL;
-    }
-    ob_status s = ok ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for the table of weights");
-    if (ok) {
-        mark_weights(c, prog, needed);
-        s = check_rotation(c, prog, needed, err);
-        if (s == OB_OK) s = check_memory(c, prog, needed, err);
-        if (s == OB_OK) s = pack_weights(c, prog, needed, keeps, err);
-    }
-    ob_free(keeps);
-    ob_free(needed);
-    return s;
-}
+enum { TOP_COLS = 2 * OB_TOP_K_MAX + 2 };
 
 /* ------------------------------------------------------------------ plans */
 
@@ -195,7 +21,7 @@ static void bucket_deinit(ob_ctx *c, bucket *b)
         ob_dev *dev = c->places[b->stages->stage[s].dev].dev;
         if (b->plans[s]) dev->api->plan_free(dev, b->plans[s]);
     }
-    for (ob_val v = 0; b->cross && v < b->prog->n_vals; v++) ob_free(b->cross[v]);
+    ob_free(b->cross_memory);
     ob_free(b->cross);
     ob_free(b->plans);
     ob_stages_free(b->stages);
@@ -237,24 +63,43 @@ static ob_status plan_stage(ob_ctx *c, bucket *b, int32_t number, ob_err *err)
                              .v_type = c->p.v_type, .page_tok = OB_PAGE_TOK, .n_pages = c->n_pages,
                              .max_ctx = c->p.n_ctx, .states = states, .n_slots = c->p.n_seq};
     OB_GOTO(at->dev->api->plan_new(at->dev, &st->prog, &bind, &b->plans[number], err));
-    for (ob_val i = 0; i < st->prog.n_vals; i++) {
-        const ob_val whole = st->val_of[i];
-        if (!st->prog.vals[i].input || b->cross[whole]) continue;
-        const size_t rows = (size_t)ob_value_rows(b->prog, whole, b->max_tok, b->max_out, c->p.n_seq);
-        b->cross[whole] = ob_calloc(OB_MAX(rows, (size_t)1), (size_t)st->prog.vals[i].cols * sizeof(float));
-        if (!b->cross[whole]) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %zu rows", rows);
-    }
 out:
     return s;
 }
 
-/* With the best logits of each row, where the device can find them. */
+/* Host memory for values that go from stage to stage. The whole program's plan has a place for each, so that those
+ * alive at the same time do not overlap. */
+static ob_status place_crossing(bucket *b, ob_err *err)
+{
+    b->cross = ob_calloc((size_t)b->prog->n_vals + 1, sizeof(float *));
+    bool any = b->stages->n > 1;
+    for (ob_val v = 0; v < b->stages->stage[0].prog.n_vals; v++) any |= b->stages->stage[0].prog.vals[v].input;
+    if (any && b->cross) b->cross_memory = ob_aligned_alloc(64, OB_MAX(b->prog->workspace_bytes, (size_t)64));
+    if (!b->cross || (any && !b->cross_memory)) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
+    for (int32_t i = 0; i < b->stages->n && any; i++) {
+        const ob_stage *st = &b->stages->stage[i];
+        for (ob_val v = 0; v < st->prog.n_vals; v++) {
+            const ob_val whole = st->val_of[v];
+            if (st->prog.vals[v].input)
+                b->cross[whole] = (float *)(void *)((uint8_t *)b->cross_memory + b->prog->vals[whole].offset);
+        }
+    }
+    for (int32_t i = 0; i < b->stages->n; i++)
+        if (b->guess[i] != OB_NONE)
+            b->cross[b->guess[i]] = (float *)(void *)((uint8_t *)b->cross_memory + b->prog->vals[b->guess[i]].offset);
+    return OB_OK;
+}
+
+/* With the best logits of each row, where the device can find them, and guesses of experts, where they are streamed. */
 static ob_status make_program(const ob_ctx *c, ob_program **out, ob_err *err)
 {
+    ob_status s = OB_OK;
     OB_TRY(ob_model_program(c->model, out, err));
     const bool generates = ob_model_hparams(c->model)->output == OB_OUTPUT_LOGITS;
-    if (!c->gives_top || !generates || (*out)->logits == OB_NONE) return OB_OK;
-    const ob_status s = ob_program_add_top_k(*out, OB_TOP_K_MAX, err);
+    if (c->p.n_moe_slots && c->p.moe_guess) s = ob_program_add_guesses(*out, err);
+    if (c->gives_top && generates && (*out)->logits != OB_NONE && s == OB_OK)
+        s = ob_program_add_top_k(*out, OB_TOP_K_MAX, err);
+    if (s == OB_OK && c->experts) ob_experts_shape(c->experts, *out);
     if (s == OB_OK) return OB_OK;
     ob_program_free(*out);
     *out = NULL;
@@ -280,6 +125,7 @@ static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_prog
                             ob_err *err)
 {
     ob_status s = OB_OK;
+    bool *borders = NULL;
     bucket b = {.max_tok = max_tok, .max_out = max_out, .prog = prog};
     if (c->n_buckets == (int32_t)OB_COUNT(c->buckets)) {
         s = ob_err_set(err, OB_E_INTERNAL, "too many plans");
@@ -287,19 +133,21 @@ static ob_status bucket_new(ob_ctx *c, int32_t max_tok, int32_t max_out, ob_prog
     }
     if (!b.prog) OB_GOTO(make_program(c, &b.prog, err));
     OB_GOTO(ob_program_plan(b.prog, max_tok, max_out, c->p.n_seq, err));
-    OB_GOTO(ob_stages_new(b.prog, c->op_dev, &b.stages, err));
+    OB_GOTO(ob_ctx_moe_borders(c, b.prog, &borders, err));
+    OB_GOTO(ob_stages_new(b.prog, c->op_dev, borders, &b.stages, err));
+    OB_GOTO(ob_ctx_note_moe(c, &b, err));
+    OB_GOTO(place_crossing(&b, err));
     b.plans = ob_calloc((size_t)b.stages->n, sizeof(ob_dev_plan *));
-    b.cross = ob_calloc((size_t)b.prog->n_vals + 1, sizeof(float *));
-    if (!b.plans || !b.cross) {
+    if (!b.plans) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
         goto out;
     }
     for (int32_t i = 0; i < b.stages->n; i++) OB_GOTO(plan_stage(c, &b, i, err));
     c->buckets[c->n_buckets] = b;
     *out = &c->buckets[c->n_buckets++];
-    return OB_OK;
 out:
-    bucket_deinit(c, &b);
+    ob_free(borders);
+    if (s != OB_OK) bucket_deinit(c, &b);
     return s;
 }
 
@@ -396,6 +244,7 @@ static ob_status choose_ctx(ob_ctx *c, const ob_program *prog, ob_err *err)
     bool chosen = c->p.n_ctx <= 0;
     if (chosen) {
         uint64_t memory = c->dev_info.mem_free_bytes ? c->dev_info.mem_free_bytes : (uint64_t)8 << 30;
+        if (c->p.memory_bytes) memory = OB_MIN(memory, c->p.memory_bytes);
         uint64_t pages = page ? memory / 4 / page / (uint64_t)c->p.n_seq : UINT64_MAX;
         uint64_t most = OB_MAX(pages * OB_PAGE_TOK, (uint64_t)512);
         c->p.n_ctx = (int32_t)OB_MIN((uint64_t)h->n_ctx_train, pages == UINT64_MAX ? (uint64_t)32768 : most);
@@ -670,7 +519,7 @@ static ob_status place_ops(ob_ctx *c, const ob_program *prog, ob_err *err)
 static ob_status fill_places(ob_ctx *c, ob_program *prog, ob_err *err)
 {
     ob_status s = OB_OK;
-    OB_GOTO(load_weights(c, prog, err));
+    OB_GOTO(ob_ctx_load_weights(c, prog, err));
     OB_GOTO(make_cache(c, prog, err));
     ob_program *mine = prog;
     prog = NULL; /* taken by the bucket, also when it fails */
@@ -689,17 +538,21 @@ out:
 static void close_places(ob_ctx *c)
 {
     for (int32_t i = 0; i < c->n_buckets; i++) bucket_deinit(c, &c->buckets[i]);
+    ob_experts_detach(c->experts);
     ob_kv_free(c->kv);
     for (int32_t d = 0; d < c->n_places; d++) {
         place *at = &c->places[d];
         ob_ckpts_free(at->ckpts);
         for (int32_t i = 0; at->states && at->states[i]; i++) at->dev->api->buffer_free(at->dev, at->states[i]);
         for (int32_t i = 0; at->weights && i < c->n_weights; i++)
-            if (at->weights[i]) drop_weight(c, at, at->weights[i]);
+            if (at->weights[i] && !ob_experts_owns(c->experts, i)) ob_ctx_drop_weight(c, at, at->weights[i]);
         ob_free(at->states);
         ob_free(at->weights);
         ob_dev_close(at->dev);
     }
+    for (int32_t i = 0; c->kept && i < c->n_weights; i++) ob_free(c->kept[i]);
+    ob_free(c->kept);
+    c->kept = NULL;
     ob_free(c->states);
     ob_free(c->state_dev);
     memset(c->places, 0, sizeof c->places);
@@ -778,11 +631,14 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     c->n_cols = prog->vals[result_of(prog)].cols;
     OB_GOTO(place_ops(c, prog, err));
     OB_GOTO(choose_ctx(c, prog, err));
+    OB_GOTO(ob_ctx_plan_experts(c, prog, err));
+    if (c->experts) ob_experts_shape(c->experts, prog);
     OB_GOTO(make_step_arrays(c, err));
     OB_GOTO(make_picture_arrays(c, err));
     ob_program *mine = prog;
     prog = NULL; /* taken, also when it fails */
     OB_GOTO(fill_places(c, mine, err));
+    if (c->p.lock_memory) ob_ctx_lock_memory();
     c->load_ms = ob_now_ms() - t0;
     *out = c;
     return OB_OK;
@@ -813,6 +669,8 @@ void ob_ctx_free(ob_ctx *c)
 {
     if (!c) return;
     close_places(c);
+    ob_experts_free(c->experts);
+    ob_free(c->moe_slots);
     for (int32_t i = 0; c->seqs && i < c->p.n_seq; i++) {
         ob_free(c->seqs[i].tok);
         ob_free(c->seqs[i].pages);
@@ -1235,10 +1093,17 @@ static ob_status run_stages(ob_ctx *c, const bucket *b, const ob_step *st, bool 
         const ob_stage *sg = &b->stages->stage[i];
         ob_dev *dev = c->places[sg->dev].dev;
         ob_fence fence;
-        for (ob_val v = 0; v < sg->prog.n_vals; v++)
+        ob_val ids = OB_NONE;
+        if (b->moe_op[i] != OB_NONE) {
+            ids = b->prog->ops[b->moe_op[i]].in[1];
+            OB_TRY(ob_ctx_bring_experts(c, b, i, st, err));
+        }
+        for (ob_val v = 0; v < sg->prog.n_vals; v++) {
+            const ob_val whole = sg->val_of[v];
             if (sg->prog.vals[v].input)
-                OB_TRY(dev->api->write_input(dev, b->plans[i], v, b->cross[sg->val_of[v]],
-                                             ob_value_rows(b->prog, sg->val_of[v], st->n_tok, st->n_out, st->n_seq), err));
+                OB_TRY(dev->api->write_input(dev, b->plans[i], v, whole == ids ? c->moe_slots : b->cross[whole],
+                                             ob_value_rows(b->prog, whole, st->n_tok, st->n_out, st->n_seq), err));
+        }
         OB_TRY(dev->api->submit(dev, b->plans[i], st, &fence, err));
         OB_TRY(dev->api->wait(dev, fence, err));
         for (ob_val v = 0; v < sg->prog.n_vals; v++) {

@@ -76,6 +76,8 @@ int32_t ob_ctx_chunk_size(const ob_ctx *c, const ob_seq *s, const ob_placed_pict
  * reuse only). */
 int32_t ob_ctx_pages_needed(const ob_ctx *c, const ob_seq *s, int32_t n_tok);
 int32_t ob_ctx_pages_available(const ob_ctx *c);
+/* All zero where nothing is streamed. May be called from any thread. */
+void ob_ctx_expert_stats(const ob_ctx *c, ob_expert_stats *out);
 void ob_ctx_cache_stats(const ob_ctx *c, int64_t *live_tok, int64_t *kept_tok, int64_t *total_tok);
 
 /* ------------------------------------------------------------------ sequences that move (ctx_move.c)

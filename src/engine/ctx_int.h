@@ -4,6 +4,7 @@
 
 #include "engine/checkpoint.h"
 #include "engine/ctx.h"
+#include "engine/experts.h"
 #include "engine/stages.h"
 #include "graph/model.h"
 #include "kv/kv.h"
@@ -26,6 +27,9 @@ typedef struct bucket {
     ob_stages *stages;
     ob_dev_plan **plans; /* [stages->n] */
     float **cross;       /* [prog->n_vals]: rows of values that go from stage to stage; NULL: does not */
+    void *cross_memory;  /* of all of them, where the whole program's plan has them */
+    int32_t *moe_op;     /* [stages->n]: the streamed MOE_GLU that the stage begins with; OB_NONE: it does not */
+    ob_val *guess;       /* [stages->n]: of the next one's experts, known by then; OB_NONE: none */
 } bucket;
 
 struct ob_seq {
@@ -53,6 +57,7 @@ struct ob_ctx {
     ob_dev_info dev_info; /* of it; the name lists all devices, memory is their sum */
     int32_t n_weights;
     uint64_t n_shared_bytes; /* of weights found in p.share */
+    void **kept;         /* [n_weights] what a weight's packed forms refer to where the file is not mapped (no_mmap) */
     bool faulted;        /* a device failed in the last step: nothing on it can be trusted */
     bucket buckets[32];
     int32_t n_buckets;
@@ -64,6 +69,8 @@ struct ob_ctx {
     int32_t max_pages; /* per sequence */
     int32_t n_pages;   /* in all */
     int32_t max_step;  /* most tokens of a step: n_ubatch, or the context where a text runs whole */
+    ob_experts *experts; /* NULL: all are loaded */
+    float *moe_slots;    /* [max_step][OB_MOE_MAX_USED]: ids of a step's experts as numbers of slots */
     double load_ms;
     /* Parameters of the step in hand: arrays of max_step or n_seq entries. */
     int32_t *s_tok, *s_pos, *s_type, *s_first, *s_past, *s_slot, *s_table, *s_out;
@@ -82,5 +89,27 @@ struct ob_ctx {
 
 /* Passes s on; a device that failed is not asked again before it was reopened. */
 ob_status ob_ctx_note_fault(ob_ctx *c, ob_status s);
+
+/* --- ctx_weights.c --- */
+
+/* Weights onto the open devices, and slots for experts. */
+OB_MUST_CHECK ob_status ob_ctx_load_weights(ob_ctx *c, const ob_program *prog, ob_err *err);
+void ob_ctx_drop_weight(const ob_ctx *c, const place *at, ob_dev_weight *w);
+void ob_ctx_lock_memory(void); /* a refusal is a warning */
+
+/* --- ctx_experts.c: experts that are streamed --- */
+
+/* Before steps have a size: decide how many experts are kept, and how many tokens a step may have for it. */
+OB_MUST_CHECK ob_status ob_ctx_plan_experts(ob_ctx *c, const ob_program *prog, ob_err *err);
+/* Bytes of weights and cache on place d, experts that are streamed left out. */
+OB_MUST_CHECK ob_status ob_ctx_place_bytes(const ob_ctx *c, const ob_program *prog, int32_t d, uint64_t *weights,
+                                           uint64_t *cache, ob_err *err);
+/* Where stages of a program begin for experts, NULL (and OB_OK) where nothing is streamed; free with ob_free. */
+OB_MUST_CHECK ob_status ob_ctx_moe_borders(const ob_ctx *c, const ob_program *prog, bool **out, ob_err *err);
+/* What each stage of a bucket does about experts. */
+OB_MUST_CHECK ob_status ob_ctx_note_moe(const ob_ctx *c, bucket *b, ob_err *err);
+OB_MUST_CHECK ob_status ob_ctx_attach_experts(ob_ctx *c, ob_err *err);
+/* Have the experts of stage `i` there: fills c->moe_slots from the ids that crossed. */
+OB_MUST_CHECK ob_status ob_ctx_bring_experts(ob_ctx *c, const bucket *b, int32_t i, const ob_step *st, ob_err *err);
 
 #endif

@@ -832,6 +832,7 @@ void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out)
     *out = e->stats;
     out->n_waiting = e->n_waiting;
     pthread_mutex_unlock(&e->lock);
+    ob_ctx_expert_stats(e->ctx, &out->experts);
 }
 
 int ob_engine_get_slots(ob_engine *e, ob_slot_info *out, int cap)

@@ -25,11 +25,18 @@
 typedef struct ob_engine ob_engine;
 typedef struct ob_request ob_request;
 
+enum { OB_MOE_SLOTS_AUTO = -1 };
+
 typedef struct ob_engine_params {
     const char *model_path;
     const char *device;   /* "auto", "cpu", ...; NULL = "auto"; several, by commas, share the layers */
     const char *split;    /* shares of several devices, "3,1"; NULL: by their free memory */
     int32_t n_cpu_moe;    /* the experts of so many layers, from the first, run on the CPU */
+    int64_t n_moe_slots;  /* experts kept in memory, the rest is read when needed; 0: all; OB_MOE_SLOTS_AUTO: what fits */
+    uint64_t memory_bytes; /* what the model, its cache and the engine's buffers may take, for AUTO; 0: what is free */
+    bool moe_guess;       /* read ahead what the next layer is guessed to need */
+    bool lock_memory;     /* once loaded, keep the process's memory from being swapped out; a warning where that is not allowed */
+    bool no_mmap;         /* read weights into memory of our own instead of touching the mapping */
     bool fallback;        /* ops that a device lacks run on the CPU, with a warning; `auto` takes the CPU for all */
     int32_t n_ctx;        /* most tokens of one sequence; 0: the model's, as far as memory allows */
     int32_t n_seq;        /* sequences in one batch (--parallel); 0: 4 */
@@ -52,6 +59,18 @@ typedef struct ob_engine_params {
     void (*on_progress)(void *arg, double fraction); /* while loading; may be NULL */
     void *progress_arg;
 } ob_engine_params;
+
+/* Of experts that are streamed (engine/experts.h), since start. */
+typedef struct ob_expert_stats {
+    int64_t n_slots, n_experts; /* room, and what there is; both 0 where nothing is streamed */
+    uint64_t slot_bytes;        /* memory of the slots */
+    uint64_t n_wanted;          /* experts that a layer of a step needed: hits and misses */
+    uint64_t n_hits, n_misses;  /* there, or on its way; not so */
+    uint64_t n_ahead_hits;      /* of the hits, read because of a guess */
+    uint64_t n_guessed, n_guessed_right; /* experts guessed for a layer, and those of them that it then needed */
+    uint64_t n_read_bytes;      /* from disk */
+    double wait_ms;             /* that steps waited */
+} ob_expert_stats;
 
 void ob_engine_defaults(ob_engine_params *p);
 
@@ -153,6 +172,7 @@ typedef struct ob_engine_stats {
     uint64_t n_handovers, n_handover_failed, n_handed_tok; /* prompts computed on the prefill device, and those that it failed */
     double handover_s;
     bool device_down;                  /* it could not be opened again yet: the next request tries */
+    ob_expert_stats experts;
 } ob_engine_stats;
 void ob_engine_get_stats(ob_engine *e, ob_engine_stats *out);
 

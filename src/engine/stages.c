@@ -51,12 +51,17 @@ typedef struct cutter {
 
 static void *take(cutter *c, int32_t n, size_t size) { return ob_arena_array(&c->out->arena, (size_t)n + 1, size); }
 
-static void find_borders(cutter *c, const int32_t *op_dev)
+static bool begins(const int32_t *op_dev, const bool *border, int32_t i)
+{
+    return i == 0 || op_dev[i] != op_dev[i - 1] || (border && border[i]);
+}
+
+static void find_borders(cutter *c, const int32_t *op_dev, const bool *border)
 {
     const int32_t n_ops = c->whole->n_ops, n_vals = c->whole->n_vals;
     int32_t s = -1;
     for (int32_t i = 0; i < n_ops; i++) {
-        if (i == 0 || op_dev[i] != op_dev[i - 1]) {
+        if (begins(op_dev, border, i)) {
             c->first[++s] = i;
             c->out->stage[s].dev = op_dev[i];
         }
@@ -170,12 +175,12 @@ static ob_status cut_stage(cutter *c, int32_t s, ob_err *err)
     return cut_caches(c, st, err);
 }
 
-ob_status ob_stages_new(const ob_program *whole, const int32_t *op_dev, ob_stages **out, ob_err *err)
+ob_status ob_stages_new(const ob_program *whole, const int32_t *op_dev, const bool *border, ob_stages **out, ob_err *err)
 {
     ob_status s = OB_OK;
     int32_t most = 1;
     *out = NULL;
-    for (int32_t i = 1; i < whole->n_ops; i++) most += op_dev[i] != op_dev[i - 1];
+    for (int32_t i = 1; i < whole->n_ops; i++) most += begins(op_dev, border, i);
     ob_stages *st = ob_calloc(1, sizeof *st);
     if (!st) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for stages");
     ob_arena_init(&st->arena, (size_t)1 << 30);
@@ -190,7 +195,7 @@ ob_status ob_stages_new(const ob_program *whole, const int32_t *op_dev, ob_stage
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d stages", most);
         goto out;
     }
-    find_borders(&c, op_dev);
+    find_borders(&c, op_dev, border);
     for (int32_t i = 0; i < st->n; i++) OB_GOTO(cut_stage(&c, i, err));
     *out = st;
 out:

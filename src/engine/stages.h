@@ -2,7 +2,8 @@
  *
  * A stage is a run of ops on one device as a program of its own: with the weights, caches and states that it
  * needs, the values of earlier stages as inputs, those of later ones as outputs. A step runs the stages one
- * after the other; what crosses a border goes through host memory. With one device there is one stage.
+ * after the other; what crosses a border goes through host memory. With one device there is one stage, but for
+ * borders that the engine asks for because it has to do something between two ops (experts that are streamed).
  */
 #ifndef OB_ENGINE_STAGES_H
 #define OB_ENGINE_STAGES_H
@@ -35,8 +36,10 @@ typedef struct ob_stages {
     int32_t n;
 } ob_stages;
 
-/* `whole` is only read during the call, but for names and weights' data, which stay borrowed. */
-OB_MUST_CHECK ob_status ob_stages_new(const ob_program *whole, const int32_t *op_dev, ob_stages **out, ob_err *err);
+/* `whole` is only read during the call, but for names and weights' data, which stay borrowed. border [n_ops]: a stage
+ * begins at this op whatever its device; NULL: nowhere. */
+OB_MUST_CHECK ob_status ob_stages_new(const ob_program *whole, const int32_t *op_dev, const bool *border, ob_stages **out,
+                                      ob_err *err);
 void ob_stages_free(ob_stages *s);
 
 #endif

@@ -35,7 +35,7 @@ static ob_status map_fd(ob_part *p, int fd, ob_err *err)
         return ob_err_set_errno(err, errno == ENOMEM ? OB_E_NO_MEMORY : OB_E_IO, errno,
                                 "cannot map %jd bytes", (intmax_t)st.st_size);
     size_t len = (size_t)st.st_size;
-    *p = (ob_part){.data = data, .len = len, .n_have = len, .mapped = true};
+    *p = (ob_part){.data = data, .len = len, .n_have = len, .mapped = true, .fd = fd};
     return OB_OK;
 }
 
@@ -47,14 +47,17 @@ ob_status ob_part_map(ob_part *p, const char *path, ob_err *err)
         return ob_err_set_errno(err, errno == ENOENT || errno == ENOTDIR ? OB_E_NOT_FOUND : OB_E_IO,
                                 errno, "cannot open it");
     ob_status s = map_fd(p, fd, err);
-    close(fd); /* the mapping keeps the file */
+    if (s != OB_OK) close(fd); /* else kept for reads past the mapping (fmt/direct.h) */
     return s;
 }
 
 void ob_part_unmap(ob_part *p)
 {
     /* munmap takes no const pointer; the bytes were never writable. */
-    if (p->mapped) munmap((void *)(uintptr_t)p->data, p->len);
+    if (p->mapped) {
+        munmap((void *)(uintptr_t)p->data, p->len);
+        close(p->fd);
+    }
     *p = (ob_part){0};
 }
 

@@ -37,6 +37,7 @@ typedef struct ob_part {
     size_t len;          /* of the file */
     size_t n_have;       /* bytes at `data`: len, or fewer for the head of a file far away */
     bool mapped;         /* ours to unmap; else borrowed bytes */
+    int fd;              /* of the mapped file, ours to close */
     bool need_more;      /* reading stopped at n_have, not at the end of the file */
 } ob_part;
 

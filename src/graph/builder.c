@@ -755,6 +755,74 @@ ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err)
     return ob_op_check(p, p->n_ops - 1, err);
 }
 
+/* ------------------------------------------------------------------ guesses of the next layer's experts */
+
+/* The ops that make up a router: op `route`, the matrix before it and the norm before that; false if it is
+ * anything else. */
+typedef struct router { int32_t norm, linear, route, mat; } router;
+
+static int32_t writer_of(const ob_program *p, ob_val v, int32_t before)
+{
+    while (--before >= 0)
+        for (int k = 0; k < OB_OP_MAX_OUT; k++)
+            if (p->ops[before].out[k] == v) return before;
+    return OB_NONE;
+}
+
+static bool router_at(const ob_program *p, int32_t route, router *r)
+{
+    *r = (router){.route = route, .linear = writer_of(p, p->ops[route].in[0], route)};
+    if (r->linear == OB_NONE || p->ops[r->linear].kind != OB_OP_LINEAR || p->ops[r->linear].in[1] != OB_NONE) return false;
+    while (p->ops[r->linear].out[r->mat] != p->ops[route].in[0]) r->mat++;
+    r->norm = writer_of(p, p->ops[r->linear].in[0], r->linear);
+    return r->norm != OB_NONE && p->ops[r->norm].kind == OB_OP_RMS_NORM && p->ops[r->norm].in[0] != p->ops[r->norm].out[0];
+}
+
+/* Three ops at the end of the program; they are moved to their place later. */
+static void add_guess(ob_builder *b, const router *at, const router *next)
+{
+    const ob_program *p = b->p;
+    const ob_op norm = p->ops[next->norm], linear = p->ops[next->linear], route = p->ops[next->route];
+    const ob_val from = p->ops[at->norm].in[0];
+    if (p->vals[from].rows != p->vals[route.out[0]].rows) return;
+    b->layer = p->ops[at->route].layer;
+    ob_val ids[2], y = ob_b_rms_norm(b, from, norm.w[0], norm.p.norm.eps, norm.p.norm.group);
+    y = ob_b_linear(b, y, linear.w[next->mat], linear.w[4 + next->mat]);
+    ob_b_route(b, y, route.w[0], route.w[1], &route.p.route, ids);
+    if (b->s == OB_OK) b->p->vals[ids[0]].output = true;
+}
+
+ob_status ob_program_add_guesses(ob_program *p, ob_err *err)
+{
+    program_box *box = (program_box *)p;
+    ob_builder b = {.p = p, .arena = &box->arena, .err = err, .layer = -1, .cap_ops = p->n_ops, .cap_vals = p->n_vals};
+    const int32_t n_ops = p->n_ops;
+    int32_t *guess_of = ob_arena_array(&box->arena, (size_t)n_ops + 1, sizeof *guess_of); /* first op, 0: none */
+    router last = {0}, now;
+    bool have = false;
+    if (!guess_of) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the program");
+    for (int32_t i = 0; i < n_ops; i++) {
+        if (p->ops[i].kind != OB_OP_MOE_ROUTE) continue;
+        const bool plain = router_at(p, i, &now);
+        const int32_t at = p->n_ops;
+        if (have && plain) add_guess(&b, &last, &now);
+        if (b.s != OB_OK) return b.s;
+        if (p->n_ops > at) guess_of[last.route] = at;
+        last = now;
+        have = plain;
+    }
+    ob_op *ops = ob_arena_array(&box->arena, (size_t)p->n_ops + 1, sizeof *ops);
+    if (!ops) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the program");
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_ops; i++) {
+        ops[n++] = p->ops[i];
+        for (int32_t k = 0; guess_of[i] && k < 3; k++) ops[n++] = p->ops[guess_of[i] + k];
+    }
+    p->ops = ops;
+    for (int32_t i = 0; i < n; i++) OB_TRY(ob_op_check(p, i, err));
+    return OB_OK;
+}
+
 void ob_program_free(ob_program *p)
 {
     if (!p) return;

@@ -79,6 +79,10 @@ OB_MUST_CHECK ob_status ob_model_program(const ob_model *m, ob_program **out, ob
 /* Let the program also give the k best logits of each row (OB_OP_TOP_K, value `top`), for sampling; the logits
  * become an output that is read seldom. */
 OB_MUST_CHECK ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err);
+/* Behind each layer's choice of experts, let the program also guess the next layer's: its norm and its router over
+ * what goes into this layer's. Each guess is an output, the ids of a MOE_ROUTE whose weights nobody reads. Layers
+ * whose router is more than a norm and a matrix are left out. */
+OB_MUST_CHECK ob_status ob_program_add_guesses(ob_program *p, ob_err *err);
 void ob_program_free(ob_program *p);
 
 /* Names of the known architectures, in order; returns how many. */

@@ -50,6 +50,30 @@ static void add_label(ob_buf *out, const char *s)
     }
 }
 
+static void add_experts(const ob_expert_stats *t, ob_buf *out)
+{
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } rows[] = {
+        {"moe_slots", "gauge", "Experts that there is room for in memory.", (double)t->n_slots},
+        {"moe_experts", "gauge", "Experts of the model.", (double)t->n_experts},
+        {"moe_hits_total", "counter", "Experts that a step needed and that were there or on their way.", (double)t->n_hits},
+        {"moe_misses_total", "counter", "Experts that a step had to wait for from the start.", (double)t->n_misses},
+        {"moe_prefetch_hits_total", "counter", "Hits that are due to a guess.", (double)t->n_ahead_hits},
+        {"moe_guesses_total", "counter", "Experts guessed for the next layer.", (double)t->n_guessed},
+        {"moe_guesses_right_total", "counter", "Guessed experts that the layer needed.", (double)t->n_guessed_right},
+        {"moe_read_bytes_total", "counter", "Bytes of experts read from disk.", (double)t->n_read_bytes},
+        {"moe_wait_seconds_total", "counter", "Time that steps waited for experts.", t->wait_ms * 1e-3},
+    };
+    for (size_t i = 0; i < OB_COUNT(rows) && t->n_experts; i++) {
+        add_head(out, rows[i].name, rows[i].type, rows[i].help);
+        ob_buf_addf(out, "onebit_%s ", rows[i].name);
+        ob_buf_add_double(out, rows[i].value);
+        ob_buf_addc(out, '\n');
+    }
+}
+
 static void add_engine(const ob_server *s, ob_buf *out)
 {
     ob_engine_stats t = {0};
@@ -90,6 +114,7 @@ static void add_engine(const ob_server *s, ob_buf *out)
         ob_buf_add_double(out, rows[i].value);
         ob_buf_addc(out, '\n');
     }
+    add_experts(&t.experts, out);
 }
 
 static void add_http(const ob_server *s, ob_buf *out)

@@ -196,6 +196,7 @@ static void weight_free(ob_dev *d, ob_dev_weight *w)
     if (!w) return;
     ob_lin_free(w->lin);
     ob_free(w->vec);
+    ob_free(w->raw);
     ob_free(w);
 }
 
@@ -211,6 +212,27 @@ static ob_status make_vector(ob_dev_weight *w, const ob_weight *desc, ob_err *er
     if (!w->vec) return ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory", desc->name);
     ti->dequant(desc->data, w->vec, n);
     return OB_OK;
+}
+
+static size_t expert_bytes(const ob_weight *w) { return ob_type_row_bytes(w->type, w->ne[0]) * (size_t)w->ne[1]; }
+
+static ob_status weight_write(ob_dev *d, ob_dev_weight *w, int64_t expert, const void *data, ob_err *err)
+{
+    (void)d;
+    if (expert < 0 || expert >= w->desc.ne[2] || (!w->raw && !w->lin))
+        return ob_err_set(err, OB_E_INVALID, "expert %lld of %lld", (long long)expert, (long long)w->desc.ne[2]);
+    if (w->lin) return ob_lin_pack_expert(w->lin, w->desc.type, expert, data, err);
+    memcpy(w->raw + (size_t)expert * expert_bytes(&w->desc), data, expert_bytes(&w->desc));
+    return OB_OK;
+}
+
+static uint64_t weight_bytes(const ob_dev *d, const ob_weight *desc)
+{
+    const cpu_dev *c = (const cpu_dev *)d;
+    if (c->level == OB_CPU_REF) return expert_bytes(desc) * (size_t)OB_MAX(desc->ne[2], 1);
+    if (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EXPERTS) return ob_lin_bytes_of(desc);
+    return desc->use == OB_USE_VECTOR ? (uint64_t)(desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3]) * 4
+                                      : desc->n_bytes;
 }
 
 static ob_status weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data, ob_err *err)
@@ -229,7 +251,13 @@ static ob_status weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **ou
         s = ob_err_set(err, OB_E_FORMAT, "%s: shape or size does not fit its type", desc->name);
         goto out;
     }
-    if (c->level == OB_CPU_REF) goto out; /* ops/ref.c reads the file's bytes */
+    if (c->level == OB_CPU_REF) { /* ops/ref.c reads the file's bytes */
+        if (desc->data || desc->use != OB_USE_EXPERTS) goto out;
+        w->raw = ob_reallocarray(NULL, (size_t)desc->ne[2], expert_bytes(desc));
+        w->desc.data = w->raw;
+        if (!w->raw) s = ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory for %lld experts", desc->name, (long long)desc->ne[2]);
+        goto out;
+    }
     if (desc->use == OB_USE_VECTOR) {
         OB_GOTO(make_vector(w, desc, err));
         *keeps_data = false;
@@ -308,6 +336,8 @@ const ob_dev_api ob_dev_cpu = {
     .supports = cpu_supports,
     .weight_new = weight_new,
     .weight_free = weight_free,
+    .weight_write = weight_write,
+    .weight_bytes = weight_bytes,
     .plan_new = cpu_plan_new,
     .plan_free = cpu_plan_free,
     .submit = cpu_submit,

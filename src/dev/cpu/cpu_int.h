@@ -27,6 +27,14 @@ typedef struct cpu_profile {
     double ms, flops, bytes;
 } cpu_profile;
 
+/* Memory for what a step writes. Steps run one after the other, so all plans may have the same. */
+typedef struct cpu_block {
+    uint8_t *data;
+    size_t n_bytes;
+    int32_t n_plans; /* that use it; the last one frees it */
+    struct cpu_block *next;
+} cpu_block;
+
 typedef struct cpu_dev {
     ob_dev base;
     ob_pool *pool;
@@ -37,6 +45,7 @@ typedef struct cpu_dev {
     ob_observe_fn observe; /* may be NULL */
     void *observe_arg;
     cpu_profile prof[OB_OP_COUNT];
+    cpu_block *blocks;
 } cpu_dev;
 
 struct ob_dev_buf {
@@ -49,6 +58,7 @@ struct ob_dev_weight {
     ob_weight desc; /* name not kept */
     ob_lin *lin;    /* LINEAR, EXPERTS; NULL at level ref */
     float *vec;     /* VECTOR */
+    uint8_t *raw;   /* experts that are written one by one, at level ref */
 };
 
 /* Scratch of one thread. */
@@ -113,7 +123,7 @@ struct ob_dev_plan {
     int32_t n_ropes;
     int32_t *rope_of; /* [n_ops] */
     cpu_thread *threads;
-    uint8_t *memory;  /* workspace, activations, scratch: one block */
+    cpu_block *block; /* workspace, activations, scratch */
     uint8_t *act;     /* shared activations */
     size_t act_bytes; /* of one chunk of rows */
     float *moe_hid, *moe_part; /* a mixture's hidden rows and partial results */

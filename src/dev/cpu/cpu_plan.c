@@ -418,6 +418,37 @@ static size_t hand_out(ob_dev_plan *p, const sizes *z, uint8_t *base)
     return at;
 }
 
+/* A block of at least n bytes: one that is there, else a new one. */
+static ob_status block_take(cpu_dev *d, size_t n, cpu_block **out, ob_err *err)
+{
+    cpu_block *b = d->blocks;
+    while (b && b->n_bytes < n) b = b->next;
+    if (!b) {
+        b = ob_calloc(1, sizeof *b);
+        uint8_t *data = b ? ob_aligned_alloc(n >= 4u << 20 ? 2u << 20 : 64, n) : NULL;
+        if (!data) {
+            ob_free(b);
+            return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a workspace of %zu bytes", n);
+        }
+        if (n >= 4u << 20) (void)madvise(data, n, MADV_HUGEPAGE); /* a refusal costs only speed */
+        *b = (cpu_block){.data = data, .n_bytes = n, .next = d->blocks};
+        d->blocks = b;
+    }
+    b->n_plans++;
+    *out = b;
+    return OB_OK;
+}
+
+static void block_give(cpu_dev *d, cpu_block *b)
+{
+    if (!b || --b->n_plans) return;
+    cpu_block **at = &d->blocks;
+    while (*at != b) at = &(*at)->next;
+    *at = b->next;
+    ob_free(b->data);
+    ob_free(b);
+}
+
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
     sizes z = {0};
@@ -430,14 +461,10 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     if (!l || !p->vals || !p->threads || !p->row_seq || !p->row_at || !p->coarse_out) return no_memory(err);
     OB_TRY(place_values(p, l, &z.work, err));
     measure(p, &z);
-    const size_t n = hand_out(p, &z, NULL);
-    p->memory = ob_aligned_alloc(n >= 4u << 20 ? 2u << 20 : 64, n);
-    if (!p->memory)
-        return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a workspace of %zu bytes", n);
-    if (n >= 4u << 20) (void)madvise(p->memory, n, MADV_HUGEPAGE); /* a refusal costs only speed */
-    hand_out(p, &z, p->memory);
+    OB_TRY(block_take(p->dev, hand_out(p, &z, NULL), &p->block, err));
+    hand_out(p, &z, p->block->data);
     for (int32_t v = 0; v < p->prog.n_vals; v++)
-        if (l[v].first >= 0) p->vals[v] = (float *)(void *)(p->memory + l[v].off);
+        if (l[v].first >= 0) p->vals[v] = (float *)(void *)(p->block->data + l[v].off);
     return OB_OK;
 }
 
@@ -468,9 +495,8 @@ out:
 
 void cpu_plan_free(ob_dev *d, ob_dev_plan *p)
 {
-    (void)d;
     if (!p) return;
-    ob_free(p->memory);
+    block_give((cpu_dev *)d, p->block);
     ob_arena_deinit(&p->arena);
     ob_free(p);
 }

@@ -46,14 +46,11 @@ static bool sizes_set(ob_lin *l)
     return true;
 }
 
-ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_lin **out,
-                      bool *keeps_data, ob_err *err)
+/* The shape of what `desc` is packed to; no data yet. */
+static ob_status shape_of(const ob_weight *desc, ob_cpu_level level, bool exact, ob_lin *l, ob_err *err)
 {
-    ob_status s = OB_OK;
     const ob_type_info *ti = ob_type_get(desc->type);
     const int64_t n_experts = desc->use == OB_USE_EXPERTS ? desc->ne[2] : 1;
-    *out = NULL;
-    *keeps_data = false;
     if (!ti->name || !ti->dequant)
         return ob_err_set(err, OB_E_UNSUPPORTED, "%s: no matrix product for type %s", desc->name,
                           ti->name ? ti->name : "?");
@@ -61,26 +58,25 @@ ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_
         desc->ne[1] > INT32_MAX || n_experts > INT32_MAX ||
         ob_type_row_bytes(desc->type, desc->ne[0]) == 0)
         return ob_err_set(err, OB_E_FORMAT, "%s: shape does not fit type %s", desc->name, ti->name);
+    *l = (ob_lin){.k = desc->ne[0], .n = desc->ne[1], .n_experts = n_experts, .kern = kernels_of(level),
+                  .fmt = lin_format_of(desc->type), .rotated = desc->hadamard, .act4 = desc->hadamard && desc->act4};
+    l->f32 = exact || l->fmt >= LIN_N_QUANT;
+    if (l->rotated && l->fmt != LIN_Q4_0)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "%s: only Q4_0 can be Hadamard-rotated", desc->name);
+    if (!sizes_set(l)) return ob_err_set(err, OB_E_LIMIT, "%s: too large", desc->name);
+    return OB_OK;
+}
 
+ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_lin **out,
+                      bool *keeps_data, ob_err *err)
+{
+    ob_status s = OB_OK;
+    *out = NULL;
+    *keeps_data = false;
     ob_lin *l = ob_calloc(1, sizeof *l);
     if (!l) return ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory", desc->name);
-    l->k = desc->ne[0];
-    l->n = desc->ne[1];
-    l->n_experts = n_experts;
-    l->kern = kernels_of(level);
-    l->fmt = lin_format_of(desc->type);
-    l->f32 = exact || l->fmt >= LIN_N_QUANT;
-    l->rotated = desc->hadamard;
-    l->act4 = desc->hadamard && desc->act4;
-    if (l->rotated && l->fmt != LIN_Q4_0) {
-        s = ob_err_set(err, OB_E_UNSUPPORTED, "%s: only Q4_0 can be Hadamard-rotated", desc->name);
-        goto out;
-    }
-    if (!sizes_set(l)) {
-        s = ob_err_set(err, OB_E_LIMIT, "%s: too large", desc->name);
-        goto out;
-    }
-    if (desc->n_bytes / ob_type_row_bytes(desc->type, l->k) < (uint64_t)(l->n * l->n_experts)) {
+    OB_GOTO(shape_of(desc, level, exact, l, err));
+    if (desc->data && desc->n_bytes / ob_type_row_bytes(desc->type, l->k) < (uint64_t)(l->n * l->n_experts)) {
         s = ob_err_set(err, OB_E_FORMAT, "%s: %zu bytes are too few for its shape", desc->name,
                        desc->n_bytes);
         goto out;
@@ -90,11 +86,19 @@ ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact, ob_
         s = ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory for %zu packed bytes", desc->name, l->n_bytes);
         goto out;
     }
-    OB_GOTO(lin_pack_data(l, desc, err));
+    const size_t expert = ob_type_row_bytes(desc->type, l->k) * (size_t)l->n;
+    for (int64_t e = 0; desc->data && e < l->n_experts; e++)
+        OB_GOTO(ob_lin_pack_expert(l, desc->type, e, (const uint8_t *)desc->data + (size_t)e * expert, err));
 out:
     if (s != OB_OK) ob_lin_free(l);
     else *out = l;
     return s;
+}
+
+size_t ob_lin_bytes_of(const ob_weight *desc)
+{
+    ob_lin l;
+    return shape_of(desc, OB_CPU_C, false, &l, NULL) == OB_OK ? l.n_bytes : 0;
 }
 
 void ob_lin_free(ob_lin *l)

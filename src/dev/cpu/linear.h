@@ -37,10 +37,14 @@ typedef struct ob_lin ob_lin; /* one packed weight, immutable */
  * quantised (or multiplied, for exact): the same additions on every level, so results stay equal bit by bit.
  *
  * Pack a [K, N] (OB_USE_LINEAR) or [K, N, E] (OB_USE_EXPERTS) weight. exact: f32 activations and
- * products. *keeps_data: the packed form still refers to desc->data. */
+ * products. *keeps_data: the packed form still refers to desc->data. Without data (NULL) there is only room. */
 OB_MUST_CHECK ob_status ob_lin_pack(const ob_weight *desc, ob_cpu_level level, bool exact,
                                     ob_lin **out, bool *keeps_data, ob_err *err);
 void ob_lin_free(ob_lin *l);
+/* Pack expert `at` alone; different ones may be packed at the same time. data: N rows of K. */
+OB_MUST_CHECK ob_status ob_lin_pack_expert(ob_lin *l, ob_type type, int64_t at, const void *data, ob_err *err);
+/* What ob_lin_bytes would be; 0 where ob_lin_pack would refuse. */
+size_t ob_lin_bytes_of(const ob_weight *desc);
 int64_t ob_lin_k(const ob_lin *l);
 int64_t ob_lin_n(const ob_lin *l);
 size_t ob_lin_bytes(const ob_lin *l); /* memory of the packed form */

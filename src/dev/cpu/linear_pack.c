@@ -315,23 +315,21 @@ static void pack_row_float(const ob_lin *l, const pack_src *src, const uint8_t *
     for (int64_t k = 0; k < l->k; k++) to[k * LIN_ROWS] = row ? load16(row + 2 * k) : 0;
 }
 
-ob_status lin_pack_data(ob_lin *l, const ob_weight *desc, ob_err *err)
+ob_status ob_lin_pack_expert(ob_lin *l, ob_type type, int64_t at, const void *data, ob_err *err)
 {
-    pack_src src = {.ti = ob_type_get(desc->type), .row = reader_of(desc->type)};
-    const size_t row_bytes = ob_type_row_bytes(desc->type, l->k);
+    pack_src src = {.ti = ob_type_get(type), .row = reader_of(type)};
+    const size_t row_bytes = ob_type_row_bytes(type, l->k);
     if (!src.row) {
         src.buf = ob_malloc((size_t)(l->n_blk * LIN_BLK) * sizeof(float));
-        if (!src.buf) return ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory to pack", desc->name);
+        if (!src.buf) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to pack a row of %lld", (long long)l->k);
     }
-    for (int64_t e = 0; e < l->n_experts; e++) {
-        for (int64_t g = 0; g < l->n_grp; g++) {
-            uint8_t *group = l->data + (size_t)e * l->expert_bytes + (size_t)g * l->group_bytes;
-            for (int r = 0; r < LIN_ROWS; r++) {
-                const int64_t n = g * LIN_ROWS + r;
-                const uint8_t *row = n < l->n ? (const uint8_t *)desc->data + (size_t)(e * l->n + n) * row_bytes : NULL;
-                if (l->fmt < LIN_N_QUANT) pack_row(l, &src, row, group, r);
-                else pack_row_float(l, &src, row, group, r);
-            }
+    for (int64_t g = 0; g < l->n_grp; g++) {
+        uint8_t *group = l->data + (size_t)at * l->expert_bytes + (size_t)g * l->group_bytes;
+        for (int r = 0; r < LIN_ROWS; r++) {
+            const int64_t n = g * LIN_ROWS + r;
+            const uint8_t *row = n < l->n ? (const uint8_t *)data + (size_t)n * row_bytes : NULL;
+            if (l->fmt < LIN_N_QUANT) pack_row(l, &src, row, group, r);
+            else pack_row_float(l, &src, row, group, r);
         }
     }
     ob_free(src.buf);

@@ -6,7 +6,5 @@
 
 /* The packed format of a weight type (any type that has a dequantiser). */
 lin_format lin_format_of(ob_type t);
-/* Fill l->data. Errors: OB_E_NO_MEMORY. */
-OB_MUST_CHECK ob_status lin_pack_data(ob_lin *l, const ob_weight *desc, ob_err *err);
 
 #endif
