@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/math.h"
+#include "cli/against.h"
 #include "cli/load.h"
 #include "fmt/npz.h"
 
@@ -568,11 +569,8 @@ out:
     return s;
 }
 
-static ob_status check_model(const ob_args *a, const char *path, ob_buf *o, int *n_wrong, ob_err *err)
+static ob_engine_params usual_params(const ob_args *a, const char *path)
 {
-    ob_status s = OB_OK;
-    ob_ctx *c = NULL;
-    ob_engine_info info;
     ob_engine_params p;
     ob_engine_defaults(&p);
     p.model_path = path;
@@ -580,6 +578,15 @@ static ob_status check_model(const ob_args *a, const char *path, ob_buf *o, int 
     p.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
     p.n_seq = 1;
     p.n_ctx = 256;
+    return p;
+}
+
+static ob_status check_model(const ob_args *a, const char *path, ob_buf *o, int *n_wrong, ob_err *err)
+{
+    ob_status s = OB_OK;
+    ob_ctx *c = NULL;
+    ob_engine_info info;
+    ob_engine_params p = usual_params(a, path);
     OB_GOTO(ob_ctx_new(&p, &c, err));
     ob_ctx_describe(c, &info);
     if (!ob_cli_flag(a, OB_OPT_JSON)) ob_buf_addf(o, "%s %s on %s\n", info.arch, info.name, info.device.name);
@@ -625,14 +632,18 @@ int ob_cmd_check(const ob_args *a)
     ob_status s = OB_OK;
     const char *dir = ob_cli_str(a, OB_OPT_ALL_GOLDEN);
     const bool json = ob_cli_flag(a, OB_OPT_JSON);
+    const char *against = ob_cli_str(a, OB_OPT_AGAINST);
     if (!dir == !a->n_pos) return ob_cli_usage_error(a->cmd_name, "give MODEL, or --all-golden DIR");
+    if (dir && against) return ob_cli_usage_error(a->cmd_name, "--against compares one MODEL");
     ob_buf_init(&o, 4u << 20);
     if (json) ob_buf_adds(&o, "[");
     if (dir) {
         OB_GOTO(check_folder(a, dir, &o, &n_wrong, &err));
     } else {
         OB_GOTO(ob_cli_find_model(a->pos[0], &path, &err));
-        OB_GOTO(check_one(a, path, &o, &n_wrong, &err));
+        const ob_engine_params p = usual_params(a, path);
+        OB_GOTO(against ? ob_cli_check_against(&p, against, (int32_t)ob_cli_int(a, OB_OPT_N_TOKENS), json, &o, &n_wrong, &err)
+                        : check_one(a, path, &o, &n_wrong, &err));
     }
     if (json) ob_buf_adds(&o, "\n]\n");
 out:

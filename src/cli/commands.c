@@ -65,7 +65,9 @@ static const ob_command k_commands[] = {
      "language model of use can answer: small models miss one or two, so only a model that misses more than half "
      "is wrong. An encoder is compared with reference vectors or scores, or else asked which of two texts is nearer "
      "to a third. With --all-golden (and no MODEL) every model of a folder that has reference logits "
-     "is compared on every device (or on that of --device): a table of architectures and devices.\n\n"
+     "is compared on every device (or on that of --device): a table of architectures and devices. With --against "
+     "DEVICE the greedy text of MODEL must be what it is there, but where the best two tokens there are nearer "
+     "than 0.02.\n\n"
      "Exits with 1 when something is wrong: for reference logits a single model on a single device that is "
      "WRONG or failed. What a device says it does not support is not wrong in the table of --all-golden; for "
      "one MODEL it is a failure.",

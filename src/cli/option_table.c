@@ -244,6 +244,10 @@ static const ob_option k_options[] = {
         .doc = "list the architectures that can run"},
     [OB_OPT_ALL_GOLDEN] = {.name = "all-golden", .kind = OB_OPT_KIND_PATH, .arg = "DIR", .commands = OB_IN(CHECK),
         .doc = "compare every model of a folder that has reference logits"},
+    [OB_OPT_AGAINST] = {.name = "against", .kind = OB_OPT_KIND_STRING, .arg = "DEVICE", .commands = OB_IN(CHECK),
+        .doc = "compare the greedy text of MODEL with what it is on this device"},
+    [OB_OPT_N_TOKENS] = {.name = "n-tokens", .letter = 'n', .kind = OB_OPT_KIND_INT, .arg = "N", .def = "32", .min = 1,
+        .max = 192, .commands = OB_IN(CHECK), .doc = "with --against: tokens behind each prompt"},
 
     [OB_OPT_NAME] = {.name = "name", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
         .commands = OB_IN(PULL), .doc = "name in the library (default: made from the file's name)"},

@@ -61,7 +61,7 @@ typedef enum ob_opt_id {
     /* tokenize */
     OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
     /* info, check */
-    OB_OPT_ARCHITECTURES, OB_OPT_ALL_GOLDEN,
+    OB_OPT_ARCHITECTURES, OB_OPT_ALL_GOLDEN, OB_OPT_AGAINST, OB_OPT_N_TOKENS,
     /* library */
     OB_OPT_NAME, OB_OPT_FORCE, OB_OPT_SUMS, OB_OPT_VERIFY,
     /* output forms */

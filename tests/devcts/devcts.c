@@ -752,10 +752,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_no_allocation),
     };
     enum { N = sizeof tests / sizeof *tests };
-    struct CMUnitTest all[N + 32];
-    assert_true(devcts_n_more <= 32);
+    struct CMUnitTest all[N + 40];
+    assert_true(devcts_n_more + devcts_n_large <= 40);
     memcpy(all, tests, sizeof tests);
     memcpy(all + N, devcts_more, devcts_n_more * sizeof *all);
+    memcpy(all + N + devcts_n_more, devcts_large, devcts_n_large * sizeof *all);
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    return _cmocka_run_group_tests("devcts", all, N + devcts_n_more, NULL, NULL);
+    return _cmocka_run_group_tests("devcts", all, N + devcts_n_more + devcts_n_large, NULL, NULL);
 }

@@ -10,5 +10,8 @@ ob_dev *devcts_open(bool exact);
 /* devcts_more.c: mixtures, heads, states, parts */
 extern const struct CMUnitTest devcts_more[];
 extern const size_t devcts_n_more;
+/* devcts_large.c: buffers over 4 GiB */
+extern const struct CMUnitTest devcts_large[];
+extern const size_t devcts_n_large;
 
 #endif

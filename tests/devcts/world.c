@@ -130,13 +130,14 @@ static void start_caches(world *w)
         const size_t vb = rows * ob_type_row_bytes(w->v_type, w->caches[c].v_dim);
         w->ref_cache[c] = (ob_cache_view){.k = calloc(1, kb), .v = calloc(1, vb), .k_type = w->k_type,
                                           .v_type = w->v_type, .page_tok = w->page_tok};
-        ok(w->dev->api->buffer_new(w->dev, kb, OB_BUF_ZERO, &w->dk[c], &err), &err);
-        ok(w->dev->api->buffer_new(w->dev, vb, OB_BUF_ZERO, &w->dv[c], &err), &err);
+        const uint64_t skip = (uint64_t)w->skipped_pages, k0 = skip * (kb / (size_t)w->n_pages), v0 = skip * (vb / (size_t)w->n_pages);
+        ok(w->dev->api->buffer_new(w->dev, k0 + kb, skip ? 0 : OB_BUF_ZERO, &w->dk[c], &err), &err);
+        ok(w->dev->api->buffer_new(w->dev, v0 + vb, skip ? 0 : OB_BUF_ZERO, &w->dv[c], &err), &err);
         /* What was never written must never be read: all bits set are NaN in f16 and f32. */
         void *ff = malloc(kb > vb ? kb : vb);
         memset(ff, 0xFF, kb > vb ? kb : vb);
-        ok(w->dev->api->buffer_write(w->dev, w->dk[c], 0, ff, kb, &err), &err);
-        ok(w->dev->api->buffer_write(w->dev, w->dv[c], 0, ff, vb, &err), &err);
+        ok(w->dev->api->buffer_write(w->dev, w->dk[c], k0, ff, kb, &err), &err);
+        ok(w->dev->api->buffer_write(w->dev, w->dv[c], v0, ff, vb, &err), &err);
         free(ff);
     }
 }
@@ -169,8 +170,8 @@ void w_start(world *w, ob_dev *dev, int32_t max_tok)
     for (int32_t v = 0; v < w->prog.n_vals; v++)
         w->ref_vals[v] = calloc((size_t)W_MAX_TOK * (size_t)w->vals[v].cols, sizeof(float));
     const ob_plan_bindings b = {.weights = w->dw, .cache_k = w->dk, .cache_v = w->dv, .k_type = w->k_type,
-                                .v_type = w->v_type, .page_tok = w->page_tok, .n_pages = w->n_pages,
-                                .max_ctx = w->max_ctx, .states = w->ds, .n_slots = W_MAX_SEQ};
+                                .v_type = w->v_type, .page_tok = w->page_tok,
+                                .n_pages = w->skipped_pages + w->n_pages, .max_ctx = w->max_ctx, .states = w->ds, .n_slots = W_MAX_SEQ};
     ok(dev->api->plan_new(dev, &w->prog, &b, &w->plan, &err), &err);
 }
 
@@ -189,7 +190,10 @@ void w_rerun(world *w)
 {
     ob_err err;
     ob_fence f;
-    ok(w->dev->api->submit(w->dev, w->plan, &w->step, &f, &err), &err);
+    ob_step step = w->step;
+    for (int32_t i = 0; i < step.n_seq * w->max_pages; i++) w->dev_table[i] = w->table[i] + w->skipped_pages;
+    step.page_table = w->dev_table;
+    ok(w->dev->api->submit(w->dev, w->plan, &step, &f, &err), &err);
     ok(w->dev->api->wait(w->dev, f, &err), &err);
 }
 

@@ -27,6 +27,7 @@ typedef struct world {
     int32_t page_tok, n_pages, max_ctx;
     int32_t past[W_MAX_SEQ];
     int32_t *pages; /* [W_MAX_SEQ][max_pages] */
+    int32_t skipped_pages; /* the device's caches begin with so many that nothing uses */
     int32_t max_pages;
     /* the reference's side */
     bool skip_reference;
@@ -50,7 +51,7 @@ typedef struct world {
     /* the step */
     ob_step step;
     int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], type[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],
-        seq_past[W_MAX_SEQ], seq_slot[W_MAX_SEQ], table[W_MAX_SEQ * 512];
+        seq_past[W_MAX_SEQ], seq_slot[W_MAX_SEQ], table[W_MAX_SEQ * 512], dev_table[W_MAX_SEQ * 512];
 } world;
 
 uint32_t w_rand(world *w);               /* 32 random bits */
