@@ -23,6 +23,7 @@
 #include <vulkan/vulkan_core.h>
 
 #include "base/arena.h"
+#include "base/threads.h"
 #include "dev/device.h"
 #include "ops/ops.h"
 
@@ -163,6 +164,14 @@ typedef struct vk_attn_shape {
 } vk_attn_shape;
 enum { VK_MAX_ATTN_TESTED = 16 };
 
+/* What loading took, for people who look into it (--verbose). Pipelines and packing count where they happen, so tests
+ * contain those that were made for them. */
+typedef struct vk_load {
+    int n_pipes, n_tests;
+    double pipes_ms, tests_ms, pack_ms;
+    uint64_t pack_bytes;
+} vk_load;
+
 typedef struct vk_dev {
     ob_dev base;
     const vk_lib *lib;
@@ -202,8 +211,12 @@ typedef struct vk_dev {
     VkPipelineLayout layout;
     VkPipelineCache cache;
     size_t cache_loaded_bytes;
-    vk_pipe *pipes;
+    vk_pipe **pipes; /* each stays where it is */
     size_t n_pipes, cap_pipes;
+    size_t n_made; /* the first so many are compiled */
+    ob_pool *host_pool; /* for packing and compiling; NULL: not made yet, or there is one thread */
+    int n_host_threads;  /* as asked for */
+    vk_load load;
     uint32_t sg;        /* subgroup size asked for */
     vk_attn_tuning attn;
     ob_dev_plan *timed; /* its last step's times are not read yet */
@@ -264,12 +277,16 @@ bool vk_kernel_exists(const char *name);
 /* Names of the kernels that were switched off when a model was last loaded; `out` is empty when none were. */
 void vk_disabled_read(const vk_phys *p, char *out, size_t cap);
 void vk_disabled_write(const vk_dev *d);
-/* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size).
- */
+/* The pipeline of a kernel with these constants (n_spec words, the first is the workgroup's size), which
+ * vk_kernels_make is still to compile. */
 ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint32_t *spec,
                         const vk_pipe **out, ob_err *err);
+/* Compile what was asked for since, on all host threads at once. Before it their handles are not there. */
+ob_status vk_kernels_make(vk_dev *d, ob_err *err);
 /* The variant of a pipeline that may be dispatched in parts. */
-ob_status vk_kernel_base(vk_dev *d, VkPipeline pipe, VkPipeline *out, ob_err *err);
+ob_status vk_kernel_base(vk_dev *d, const vk_pipe *pipe, VkPipeline *out, ob_err *err);
+/* Host threads of the device; NULL: do it yourself. */
+ob_pool *vk_pool(vk_dev *d);
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
@@ -289,7 +306,7 @@ typedef struct vk_cost {
 
 enum { VK_MAX_RANGES = 8 };
 typedef struct vk_dispatch {
-    VkPipeline pipe;
+    const vk_pipe *pipe;
     const char *kernel; /* as profiles name it */
     vk_push push;
     uint32_t grid[3];
@@ -574,6 +591,13 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i);
 bool vk_kernel_off(const vk_dev *d, const char *name); /* switched off by a test */
 void vk_switch_off(vk_dev *d, const char *name, double error);
 bool vk_test_fails(const char *name); /* by injection */
+/* Around every test: tests within tests count once, and leave no rows in a profile. */
+typedef struct vk_testing {
+    bool inside; /* another test */
+    double t0;
+} vk_testing;
+vk_testing vk_testing_begin(vk_dev *d);
+void vk_testing_end(vk_dev *d, vk_testing was);
 
 /* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
  * off those that are wrong. Errors only when the test could not run. */

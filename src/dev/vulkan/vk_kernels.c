@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/math.h"
 
@@ -152,8 +153,9 @@ void vk_kernels_deinit(vk_dev *d)
         d->DestroyPipelineCache(d->handle, d->cache, NULL);
     }
     for (size_t i = 0; i < d->n_pipes; i++) {
-        d->DestroyPipeline(d->handle, d->pipes[i].handle, NULL);
-        if (d->pipes[i].base) d->DestroyPipeline(d->handle, d->pipes[i].base, NULL);
+        if (d->pipes[i]->handle) d->DestroyPipeline(d->handle, d->pipes[i]->handle, NULL);
+        if (d->pipes[i]->base) d->DestroyPipeline(d->handle, d->pipes[i]->base, NULL);
+        ob_free(d->pipes[i]);
     }
     ob_free(d->pipes);
     if (d->layout) d->DestroyPipelineLayout(d->handle, d->layout, NULL);
@@ -204,34 +206,83 @@ ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint
         return ob_err_set(err, OB_E_INTERNAL, "vulkan: kernel %s: bad constants", name);
     memcpy(p.spec, spec, n_spec * sizeof *spec);
     for (size_t i = 0; i < d->n_pipes; i++) {
-        vk_pipe *q = &d->pipes[i];
+        vk_pipe *q = d->pipes[i];
         if (q->shader != p.shader || memcmp(q->spec, p.spec, sizeof p.spec) != 0) continue;
         *out = q;
         return OB_OK;
     }
     if (d->n_pipes == d->cap_pipes) {
         const size_t cap = d->cap_pipes ? 2 * d->cap_pipes : 64;
-        vk_pipe *grown = ob_reallocarray(d->pipes, cap, sizeof *grown);
+        vk_pipe **grown = ob_reallocarray(d->pipes, cap, sizeof *grown);
         if (!grown) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for pipelines");
         d->pipes = grown;
         d->cap_pipes = cap;
     }
-    const VkResult r = make_pipeline(d, &p, 0, &p.handle);
-    if (r != VK_SUCCESS) {
-        const ob_status s = vk_error(d, r, "making a pipeline", err);
-        return ob_err_prefix(err, s, "kernel %s", name);
-    }
-    d->pipes[d->n_pipes] = p;
-    *out = &d->pipes[d->n_pipes++];
+    vk_pipe *kept = ob_malloc(sizeof *kept);
+    if (!kept) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for pipelines");
+    *kept = p;
+    d->pipes[d->n_pipes++] = kept;
+    *out = kept;
     return OB_OK;
 }
 
-ob_status vk_kernel_base(vk_dev *d, VkPipeline pipe, VkPipeline *out, ob_err *err)
+typedef struct making {
+    vk_dev *d;
+    ob_pool *pool;
+    size_t first;
+    VkResult *results; /* of each from `first` on */
+} making;
+
+/* The driver's cache locks itself. */
+static void make_some(void *arg, int ith, int n_threads)
+{
+    making *m = arg;
+    (void)ith;
+    (void)n_threads;
+    for (int64_t i, end; ob_pool_take(m->pool, (int64_t)(m->d->n_pipes - m->first), 1, &i, &end);) {
+        vk_pipe *p = m->d->pipes[m->first + (size_t)i];
+        m->results[i] = make_pipeline(m->d, p, 0, &p->handle);
+    }
+}
+
+/* What the driver refuses is forgotten, so that it is asked again when it is wanted again. */
+static void drop(vk_dev *d, size_t i)
+{
+    ob_free(d->pipes[i]);
+    memmove(d->pipes + i, d->pipes + i + 1, (--d->n_pipes - i) * sizeof *d->pipes);
+}
+
+ob_status vk_kernels_make(vk_dev *d, ob_err *err)
+{
+    const size_t n = d->n_pipes - d->n_made;
+    ob_status s = OB_OK;
+    if (!n) return OB_OK;
+    const double t0 = ob_now_ms();
+    making m = {.d = d, .pool = n > 1 ? vk_pool(d) : NULL, .first = d->n_made, .results = ob_calloc(n, sizeof(VkResult))};
+    if (!m.results) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for pipelines");
+    if (m.pool) ob_pool_run(m.pool, make_some, &m);
+    else
+        for (size_t i = 0; i < n; i++)
+            m.results[i] = make_pipeline(d, d->pipes[m.first + i], 0, &d->pipes[m.first + i]->handle);
+    for (size_t i = n; i-- > 0;) {
+        if (m.results[i] == VK_SUCCESS) continue;
+        s = vk_error(d, m.results[i], "making a pipeline", err);
+        s = ob_err_prefix(err, s, "kernel %s", d->pipes[m.first + i]->shader->name);
+        drop(d, m.first + i);
+    }
+    d->n_made = d->n_pipes;
+    d->load.n_pipes += (int)n;
+    d->load.pipes_ms += ob_now_ms() - t0;
+    ob_free(m.results);
+    return s;
+}
+
+ob_status vk_kernel_base(vk_dev *d, const vk_pipe *pipe, VkPipeline *out, ob_err *err)
 {
     size_t i = 0;
-    while (i < d->n_pipes && d->pipes[i].handle != pipe) i++;
+    while (i < d->n_pipes && d->pipes[i] != pipe) i++;
     if (i == d->n_pipes) return ob_err_set(err, OB_E_INTERNAL, "vulkan: a pipeline of nobody");
-    vk_pipe *p = &d->pipes[i];
+    vk_pipe *p = d->pipes[i];
     if (!p->base) {
         const VkResult r = make_pipeline(d, p, VK_PIPELINE_CREATE_DISPATCH_BASE_BIT, &p->base);
         if (r != VK_SUCCESS) {
@@ -242,4 +293,16 @@ ob_status vk_kernel_base(vk_dev *d, VkPipeline pipe, VkPipeline *out, ob_err *er
     }
     *out = p->base;
     return OB_OK;
+}
+
+ob_pool *vk_pool(vk_dev *d)
+{
+    enum { MOST = 16 };
+    if (d->host_pool || d->n_host_threads == 1) return d->host_pool;
+    const int n = OB_MIN(d->n_host_threads > 0 ? d->n_host_threads : ob_cpu_count(), MOST);
+    if (n < 2 || ob_pool_new(n, &d->host_pool, NULL) != OB_OK) {
+        d->host_pool = NULL;
+        d->n_host_threads = 1;
+    }
+    return d->host_pool;
 }

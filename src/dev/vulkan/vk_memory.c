@@ -338,7 +338,8 @@ ob_status vk_queue_wait(vk_dev *d, uint64_t value, ob_err *err)
 ob_status vk_stage_init(vk_dev *d, ob_err *err)
 {
     d->stage_bytes = OB_MIN((uint64_t)VK_STAGE_BYTES, vk_max_buffer(d) / 4 / ALIGN * ALIGN);
-    OB_TRY(vk_mem_new(d, VK_MEM_PARAM, VK_STAGE_HALVES * d->stage_bytes, &d->stage, err));
+    /* The host's own memory: many threads write it, the device's copy engine fetches it. */
+    OB_TRY(vk_mem_new(d, VK_MEM_READBACK, VK_STAGE_HALVES * d->stage_bytes, &d->stage, err));
     OB_TRY(vk_mem_new(d, VK_MEM_READBACK, d->stage_bytes, &d->fetch, err));
     const VkCommandBufferAllocateInfo info = {.sType =
                                                   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,

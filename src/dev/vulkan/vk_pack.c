@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/math.h"
 
 enum { UNIT = 32 };
@@ -116,21 +117,49 @@ static void split_q6_k(enum array a, const uint8_t *src, uint8_t *dst, uint64_t 
     }
 }
 
-/* Rows of floats to whole units; what is past the row's end becomes zero. `type` is how they are
- * stored. */
-static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t row,
-                       uint64_t n_rows, float *scratch)
+/* --- sending ---------------------------------------------------------------------------------- */
+
+/* Something of a tensor that is written as n items of item_bytes each, any run of them by any thread. */
+typedef struct packing {
+    const ob_weight *desc;
+    ob_type type;    /* as stored */
+    enum array array;
+    uint64_t n, item_bytes;
+    float *scratch;  /* of floats: a row for each thread, where they are converted */
+    void (*fill)(const struct packing *p, uint8_t *dst, uint64_t first, uint64_t n, int thread);
+} packing;
+
+static void fill_bytes(const packing *p, uint8_t *dst, uint64_t first, uint64_t n, int thread)
 {
+    (void)thread;
+    memcpy(dst, (const uint8_t *)p->desc->data + first, (size_t)n);
+}
+
+/* Items: units, of Q6_K super-blocks. */
+static void fill_array(const packing *p, uint8_t *dst, uint64_t first, uint64_t n, int thread)
+{
+    (void)thread;
+    const uint8_t *src = p->desc->data;
+    if (p->type == OB_Q6_K) split_q6_k(p->array, src + first * 210, dst, 8 * n);
+    else if (p->type == OB_MXFP4) split_mxfp4(p->array, src + first * 17, dst, n);
+    else split_simple(p->type, p->array, src + first * ob_type_row_bytes(p->type, UNIT), dst, n);
+}
+
+/* Rows of floats to whole units; what is past the row's end becomes zero. */
+static void fill_floats(const packing *p, uint8_t *dst, uint64_t row, uint64_t n_rows, int thread)
+{
+    const ob_weight *w = p->desc;
     const uint64_t k = (uint64_t)w->ne[0], padded = (k + UNIT - 1) / UNIT * UNIT;
-    const size_t elem = type == OB_F32 ? 4 : 2, from = ob_type_row_bytes(w->type, w->ne[0]);
+    const size_t elem = p->type == OB_F32 ? 4 : 2, from = ob_type_row_bytes(w->type, w->ne[0]);
+    float *scratch = p->scratch ? p->scratch + (size_t)thread * k : NULL;
     for (uint64_t r = 0; r < n_rows; r++, dst += padded * elem) {
         const uint8_t *src = (const uint8_t *)w->data + (row + r) * from;
-        if (w->type == type) {
+        if (w->type == p->type) {
             memcpy(dst, src, k * elem);
         } else {
             ob_type_get(w->type)->dequant(src, scratch, w->ne[0]);
-            if (type == OB_F32) memcpy(dst, scratch, k * 4);
-            for (uint64_t i = 0; type == OB_F16 && i < k; i++) {
+            if (p->type == OB_F32) memcpy(dst, scratch, k * 4);
+            for (uint64_t i = 0; p->type == OB_F16 && i < k; i++) {
                 const uint16_t h = ob_f32_to_f16(scratch[i]);
                 memcpy(dst + 2 * i, &h, 2);
             }
@@ -139,51 +168,66 @@ static void float_rows(const ob_weight *w, ob_type type, uint8_t *dst, uint64_t 
     }
 }
 
-/* --- sending ---------------------------------------------------------------------------------- */
+typedef struct slice {
+    const packing *p;
+    ob_pool *pool;
+    uint8_t *dst;
+    uint64_t first, n, grain;
+} slice;
 
-static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, enum array a,
-                            uint64_t off, uint64_t unit8, ob_err *err)
+static void fill_slice(void *arg, int ith, int n_threads)
 {
-    const uint64_t n_units = (uint64_t)(w->nu * desc->ne[1]);
-    const bool k6 = w->type == OB_Q6_K;
-    const uint64_t src8 = k6 ? 210 : 8 * ob_type_row_bytes(w->type, UNIT);
-    for (uint64_t at = 0; at < n_units;) {
-        uint64_t n = (n_units - at + 7) / 8 * unit8;
-        uint8_t *to;
-        OB_TRY(vk_stage_begin(d, &w->mem, off + at * unit8 / 8, &n, &to, err));
-        const uint64_t units = OB_MIN(n / unit8 * 8, n_units - at), bytes = units * unit8 / 8;
-        const uint8_t *src = (const uint8_t *)desc->data + at / 8 * src8;
-        if (k6)
-            split_q6_k(a, src, to, units);
-        else if (w->type == OB_MXFP4)
-            split_mxfp4(a, src, to, units);
-        else
-            split_simple(w->type, a, src, to, units);
-        OB_TRY(vk_stage_send(d, &w->mem, off + at * unit8 / 8, bytes, err));
-        at += units;
+    const slice *s = arg;
+    (void)n_threads;
+    for (int64_t i0, i1; ob_pool_take(s->pool, (int64_t)s->n, (int64_t)s->grain, &i0, &i1);)
+        s->p->fill(s->p, s->dst + (uint64_t)i0 * s->p->item_bytes, s->first + (uint64_t)i0, (uint64_t)(i1 - i0), ith);
+}
+
+/* All items to `off` in the weight's memory, through the staging halves: one is filled by all threads, which also
+ * reads the file's pages, while the other is copied. */
+static ob_status send(vk_dev *d, const packing *p, const vk_mem *mem, uint64_t off, ob_err *err)
+{
+    enum { SLICE_BYTES = 256 << 10 };
+    ob_pool *pool = p->n * p->item_bytes > SLICE_BYTES ? vk_pool(d) : NULL;
+    const double t0 = ob_now_ms();
+    for (uint64_t at = 0, n; at < p->n; at += n) {
+        uint64_t room = (p->n - at) * p->item_bytes;
+        slice s = {.p = p, .pool = pool, .first = at, .grain = OB_MAX(SLICE_BYTES / p->item_bytes, (uint64_t)1)};
+        OB_TRY(vk_stage_begin(d, mem, off + at * p->item_bytes, &room, &s.dst, err));
+        n = s.n = room / p->item_bytes;
+        if (pool) ob_pool_run(pool, fill_slice, &s);
+        else p->fill(p, s.dst, at, n, 0);
+        OB_TRY(vk_stage_send(d, mem, off + at * p->item_bytes, n * p->item_bytes, err));
     }
+    d->load.pack_ms += ob_now_ms() - t0;
+    d->load.pack_bytes += p->n * p->item_bytes;
     return OB_OK;
+}
+
+static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, enum array a, uint64_t off,
+                            uint64_t unit8, ob_err *err)
+{
+    const bool k6 = w->type == OB_Q6_K;
+    const uint64_t n_units = (uint64_t)(w->nu * desc->ne[1]);
+    const packing p = {.desc = desc, .type = w->type, .array = a, .fill = fill_array, .n = k6 ? n_units / 8 : n_units,
+                       .item_bytes = k6 ? unit8 : unit8 / 8};
+    return send(d, &p, &w->mem, off, err);
 }
 
 static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, ob_err *err)
 {
-    const uint64_t row = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2),
-                   n_rows = (uint64_t)desc->ne[1];
-    if (row > d->stage_bytes)
+    packing p = {.desc = desc, .type = w->type, .fill = fill_floats, .n = (uint64_t)desc->ne[1],
+                 .item_bytes = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2)};
+    if (p.item_bytes > d->stage_bytes)
         return ob_err_set(err, OB_E_LIMIT, "rows of %lld are too long", (long long)desc->ne[0]);
-    float *scratch = ob_reallocarray(NULL, (size_t)desc->ne[0], sizeof *scratch);
-    if (!scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
-    ob_status s = OB_OK;
-    for (uint64_t at = 0, n; at < n_rows; at += n) {
-        uint64_t room = (n_rows - at) * row;
-        uint8_t *to;
-        OB_GOTO(vk_stage_begin(d, &w->mem, at * row, &room, &to, err));
-        n = room / row;
-        float_rows(desc, w->type, to, at, n, scratch);
-        OB_GOTO(vk_stage_send(d, &w->mem, at * row, n * row, err));
+    if (w->type != desc->type) {
+        ob_pool *pool = vk_pool(d);
+        const size_t n_threads = pool ? (size_t)ob_pool_n_threads(pool) : 1;
+        p.scratch = ob_reallocarray(NULL, n_threads * (size_t)desc->ne[0], sizeof *p.scratch);
+        if (!p.scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
     }
-out:
-    ob_free(scratch);
+    const ob_status s = send(d, &p, &w->mem, 0, err);
+    ob_free(p.scratch);
     return s;
 }
 
@@ -239,7 +283,8 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     w->z = w->mem.addr + off[3];
     if (is_float(w->type)) return send_floats(d, desc, w, err);
     if (w->type == OB_Q4_K || w->type == OB_Q5_K)
-        return vk_upload(d, &w->mem, 0, desc->data, row * (uint64_t)desc->ne[1], err);
+        return send(d, &(packing){.desc = desc, .fill = fill_bytes, .n = row * (uint64_t)desc->ne[1], .item_bytes = 1}, &w->mem,
+                    0, err);
     OB_TRY(send_array(d, desc, w, ARRAY_W, 0, 8 * (uint64_t)l.w, err));
     OB_TRY(send_array(d, desc, w, ARRAY_S, off[1], 8 * (uint64_t)l.s, err));
     if (l.h) OB_TRY(send_array(d, desc, w, ARRAY_H, off[2], 8 * (uint64_t)l.h, err));

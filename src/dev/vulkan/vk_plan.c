@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/math.h"
 
 enum {
@@ -104,7 +105,7 @@ vk_dispatch *vk_add(ob_dev_plan *p, const vk_pipe *pipe, int32_t op)
     }
     vk_dispatch *s = &p->steps[p->n_steps++];
     memset(s, 0, sizeof *s);
-    s->pipe = pipe->handle;
+    s->pipe = pipe;
     s->kernel = pipe->shader->name;
     s->grid[0] = s->grid[1] = s->grid[2] = 1;
     s->indirect = -1;
@@ -697,6 +698,7 @@ ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings
     OB_GOTO(bind(p, b, err));
     OB_GOTO(set_memory(p, err));
     OB_GOTO(add_ops(p, err));
+    OB_GOTO(vk_kernels_make(d, err));
     OB_GOTO(vk_record(p, err));
     *out = p;
 out:
@@ -708,8 +710,14 @@ ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_binding
                       ob_dev_plan **out, ob_err *err)
 {
     *out = NULL;
-    OB_TRY(vk_test_attn(vk_of(dev), prog, b, err));
-    return vk_plan_make(vk_of(dev), prog, b, vk_of(dev)->fast, out, err);
+    vk_dev *d = vk_of(dev);
+    OB_TRY(vk_test_attn(d, prog, b, err));
+    OB_TRY(vk_plan_make(d, prog, b, d->fast, out, err));
+    const vk_load *l = &d->load;
+    ob_log_debug("vulkan: a plan for %d tokens, %d dispatches; loading by now: %d tests of kernels %.0f ms, %d pipelines %.0f "
+                 "ms, %.0f MiB packed in %.0f ms", prog->max_tok, (*out)->n_steps, l->n_tests, l->tests_ms, l->n_pipes,
+                 l->pipes_ms, (double)l->pack_bytes / 1048576.0, l->pack_ms);
+    return OB_OK;
 }
 
 void vk_plan_free(ob_dev *dev, ob_dev_plan *p)

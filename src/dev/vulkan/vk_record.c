@@ -58,7 +58,7 @@ static ob_status record_part(ob_dev_plan *p, VkCommandBuffer cmd, const vk_dispa
                              ob_err *err)
 {
     vk_dev *d = p->dev;
-    VkPipeline pipe = s->pipe;
+    VkPipeline pipe = s->pipe->handle;
     if (n_parts > 1) OB_TRY(vk_kernel_base(d, s->pipe, &pipe, err));
     d->CmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, pipe);
     d->CmdPushConstants(cmd, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof s->push, &s->push);

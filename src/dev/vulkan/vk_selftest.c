@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/math.h"
 #include "ops/ref.h"
@@ -60,6 +61,24 @@ void vk_switch_off(vk_dev *d, const char *name, double error)
     const size_t n = strlen(d->disabled);
     snprintf(d->disabled + n, sizeof d->disabled - n, "%s%s", n ? ", " : "", name);
     vk_disabled_write(d);
+}
+
+/* --- the beginning and end of a test ------------------------------------------------------------ */
+
+vk_testing vk_testing_begin(vk_dev *d)
+{
+    const vk_testing was = {.inside = d->testing, .t0 = ob_now_ms()};
+    d->testing = true;
+    return was;
+}
+
+void vk_testing_end(vk_dev *d, vk_testing was)
+{
+    d->testing = was.inside;
+    d->n_prof = 0; /* tests are no work of a model */
+    if (was.inside) return;
+    d->load.n_tests++;
+    d->load.tests_ms += ob_now_ms() - was.t0;
 }
 
 /* --- a trial: one op, or what is taken together with it ---------------------------------------- */
@@ -582,10 +601,10 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
     const char *injected = getenv("OB_VK_TEST_FAIL");
     const bool memory = !injected || !*injected; /* a verdict by injection is no news of the driver */
     if (memory && seen(signature(d, p, i), false)) return true;
-    d->testing = d->tested_ops = true;
+    d->tested_ops = true;
+    const vk_testing was = vk_testing_begin(d);
     const ob_status s = judge(d, p, i, &right, &err);
-    d->testing = false;
-    d->n_prof = 0; /* tests are no work of a model */
+    vk_testing_end(d, was);
     if (s != OB_OK) {
         ob_log_warn("vulkan: op %s could not be tested: %s", ob_op_name(op->kind), err.text);
         return true; /* the load itself will meet what went wrong */

@@ -326,19 +326,17 @@ static ob_status run_several(vk_dev *d, trial *t, ob_type type, const several *c
 static ob_status test_products(vk_dev *d, ob_type type, const several *c, ob_err *err)
 {
     ob_status s = OB_OK;
-    const bool was_testing = d->testing;
     bool keeps;
     trial *t = ob_calloc(1, sizeof *t);
     if (!t) return no_memory(err);
+    const vk_testing was = vk_testing_begin(d);
     OB_GOTO(make_trial(t, type, c ? c->kind : TRIAL_PLAIN, err));
     OB_GOTO(reference(t, err));
     for (int i = 0; i < t->prog.n_weights; i++)
         OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
-    d->testing = true;
     s = c ? run_several(d, t, type, c, err) : run_tests(d, t, type, err);
-    d->n_prof = 0; /* tests are no work of a model */
 out:
-    d->testing = was_testing;
+    vk_testing_end(d, was);
     trial_free(d, t);
     return s;
 }

@@ -163,6 +163,7 @@ static ob_status run_test(vk_dev *d, const ob_op *op, int32_t page_tok, ob_err *
     double error;
     trial *t = ob_calloc(1, sizeof *t);
     if (!t) return no_memory(err);
+    const vk_testing was = vk_testing_begin(d);
     OB_GOTO(fill(t, op, err));
     set_step(t, page_tok, &step);
     OB_GOTO(reference(t, &step, err));
@@ -172,17 +173,14 @@ static ob_status run_test(vk_dev *d, const ob_op *op, int32_t page_tok, ob_err *
                                         (uint64_t)t->n_pages * (uint64_t)page_tok * (uint64_t)t->cache.n_head_kv *
                                             (uint64_t)(i ? t->cache.v_dim : t->cache.k_dim) * 2,
                                         OB_BUF_ZERO, &t->plane[i], err));
-    const bool was_testing = d->testing;
-    d->testing = true;
     s = error_of(d, t, &step, &error, err);
-    d->testing = was_testing;
     if (s == OB_E_DEVICE_LOST || s == OB_E_NO_MEMORY) goto out;
     s = OB_OK; /* a refused pipeline is no worse than a wrong one */
-    d->n_prof = 0; /* tests are no work of a model */
     if (error <= MOST && !vk_test_fails("attn_cm")) goto out;
     vk_switch_off(d, "attn_cm", error);
     d->fast &= ~(unsigned)VK_FAST_ATTN;
 out:
+    vk_testing_end(d, was);
     trial_free(d, t);
     return s;
 }

@@ -209,21 +209,20 @@ ob_status vk_test_experts(vk_dev *d, ob_type type, ob_err *err)
     d->tested_experts[type] |= (unsigned)TESTED;
     ob_status s = OB_OK;
     bool keeps;
+    const vk_testing was = vk_testing_begin(d);
     trial *t = ob_calloc(1, sizeof *t);
     if (!t) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory to test kernels");
         goto out;
     }
-    d->testing = true;
     OB_GOTO(fill(t, type, err));
     compose(t);
     OB_GOTO(reference(t, err));
     for (int i = 0; i < 3; i++) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     t->packed[3] = t->packed[2];
     OB_GOTO(run_tests(d, t, type, err));
-    d->n_prof = 0; /* tests are no work of a model */
 out:
-    d->testing = false;
+    vk_testing_end(d, was);
     if (s != OB_OK) d->tested_experts[type] = 0;
     for (int i = 0; t && i < 3; i++) vk_weight_free(&d->base, t->packed[i]);
     if (t) {

@@ -184,6 +184,7 @@ static void vulkan_close(ob_dev *dev)
         if (d->timeline) d->DestroySemaphore(d->handle, d->timeline, NULL);
         d->DestroyDevice(d->handle, NULL);
     }
+    ob_pool_free(d->host_pool);
     ob_free(d);
 }
 
@@ -252,6 +253,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     d->index = index;
     d->exact = opt->exact;
     d->profile = opt->profile;
+    d->n_host_threads = opt->n_threads;
     d->sg = choose_subgroup(p);
     d->attn = vk_attn_tuning_get();
     const VkResult r = create_device(d);
