@@ -493,6 +493,7 @@ static ob_status place_missing_ops(ob_ctx *c, const ob_program *prog, ob_err *er
     int32_t n = 0;
     for (int32_t i = 0; i < prog->n_ops; i++) {
         const ob_dev *dev = c->places[c->op_dev[i]].dev;
+        if (c->p.on_progress) c->p.on_progress(c->p.progress_arg, OB_PLACING_SHARE * i / prog->n_ops);
         if (dev->api->supports(dev, prog, i, why, sizeof why)) continue;
         if (!n++) {
             snprintf(first, sizeof first, "%s of layer %d: %.120s", ob_op_name(prog->ops[i].kind), prog->ops[i].layer, why);

@@ -11,6 +11,9 @@
 
 enum { OB_PAGE_TOK = 64 };
 
+/* Of loading: until it is known where the ops run, which on a new GPU includes tests of its kernels. */
+#define OB_PLACING_SHARE 0.2
+
 /* A device in use and what of the model lies on it. */
 typedef struct place {
     ob_dev *dev;

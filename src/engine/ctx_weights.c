@@ -157,7 +157,7 @@ static ob_status pack_weights(ob_ctx *c, const ob_program *prog, const bool *nee
         OB_GOTO(pack_weight(c, prog, needed, i, reader, keeps, err));
         if (!reader) release_pages(c, prog, i, keeps);
         done += (double)prog->weights[i].n_bytes;
-        report(&c->p, done / total);
+        report(&c->p, OB_PLACING_SHARE + (1 - OB_PLACING_SHARE) * done / total);
     }
 out:
     ob_direct_free(reader);

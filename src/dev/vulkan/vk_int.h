@@ -11,6 +11,7 @@
  *   vk_run.c      a step: parameters, submit, wait, results, times
  *   vk_fault.c    faults on demand, for tests
  *   vk_selftest.c every op of a model against ops/ref.c
+ *   vk_verdict.c  which tests were passed, in this process and on disk
  *   vk_test.c     fast kernels against ops/ref.c before they are used; vk_test_moe.c those of experts
  *
  * Everything belongs to the engine thread, but for the loader, which is made once under a lock and
@@ -179,6 +180,8 @@ typedef struct vk_dev {
     int index;
     bool exact, profile;
     bool testing; /* a test of kernels is at work */
+    bool listing; /* tests only ask for their pipelines: plans are neither compiled nor run (vk_selftest.c) */
+    const void *ahead_of; /* the program for which that was done last */
     bool tested_ops; /* some have been tested: `disabled` is news */
     bool lost;
     double submit_ms;        /* bound for one submit */
@@ -210,10 +213,10 @@ typedef struct vk_dev {
     int stage_at;
     VkPipelineLayout layout;
     VkPipelineCache cache;
-    size_t cache_loaded_bytes;
+    size_t cache_bytes; /* of it that are on disk */
     vk_pipe **pipes; /* each stays where it is */
     size_t n_pipes, cap_pipes;
-    size_t n_made; /* the first so many are compiled */
+    size_t n_made, n_written; /* the first so many are compiled; on disk */
     ob_pool *host_pool; /* for packing and compiling; NULL: not made yet, or there is one thread */
     int n_host_threads;  /* as asked for */
     vk_load load;
@@ -268,12 +271,17 @@ VkBuffer vk_mem_buffer(const vk_mem *m);
 ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, bool *keeps_data,
                         ob_err *err);
 void vk_weight_free(ob_dev *d, ob_dev_weight *w);
+ob_type vk_stored_type(const vk_dev *d, const ob_weight *desc); /* of a matrix here */
 uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc); /* that it will take here */
 
 /* --- vk_kernels.c ----------------------------------------------------------------------------- */
 ob_status vk_kernels_init(vk_dev *d, ob_err *err);
 void vk_kernels_deinit(vk_dev *d);
 bool vk_kernel_exists(const char *name);
+/* A file of what is kept about this device, driver and driver version; false: there is no place for it. */
+bool vk_cache_path(const vk_phys *p, const char *ending, char *path, size_t cap, bool make_folder);
+/* What is new of pipelines and verdicts, to disk. */
+void vk_caches_write(vk_dev *d);
 /* Names of the kernels that were switched off when a model was last loaded; `out` is empty when none were. */
 void vk_disabled_read(const vk_phys *p, char *out, size_t cap);
 void vk_disabled_write(const vk_dev *d);
@@ -598,6 +606,15 @@ typedef struct vk_testing {
 } vk_testing;
 vk_testing vk_testing_begin(vk_dev *d);
 void vk_testing_end(vk_dev *d, vk_testing was);
+
+/* vk_verdict.c: tests that were passed, now or in an earlier process. Any thread. */
+#define OB_VK_HASH_START UINT64_C(14695981039346656037)
+uint64_t vk_hash(uint64_t h, const void *data, size_t n);
+/* The beginning of a key: the test's name, and what the device runs with. */
+uint64_t vk_verdict_key(const vk_dev *d, const char *test);
+bool vk_verdict_find(const vk_dev *d, uint64_t key, uint32_t *value);
+void vk_verdict_add(const vk_dev *d, uint64_t key, uint32_t value);
+void vk_verdict_write(const vk_dev *d);
 
 /* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
  * off those that are wrong. Errors only when the test could not run. */

@@ -29,8 +29,7 @@ bool vk_kernel_exists(const char *name)
 
 /* --- cache on disk ---------------------------------------------------------------------------- */
 
-/* One file per device, driver and driver version. false: no place for it. */
-static bool cache_path(const vk_phys *d, const char *ending, char *path, size_t cap, bool make_folder)
+bool vk_cache_path(const vk_phys *d, const char *ending, char *path, size_t cap, bool make_folder)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char folder[400];
@@ -60,7 +59,7 @@ static void *cache_read(const vk_dev *d, size_t *n)
 {
     char path[600];
     *n = 0;
-    FILE *f = cache_path(d->phys, "bin", path, sizeof path, false) ? fopen(path, "rbe") : NULL;
+    FILE *f = vk_cache_path(d->phys, "bin", path, sizeof path, false) ? fopen(path, "rbe") : NULL;
     if (!f) return NULL;
     struct stat st;
     void *data = NULL;
@@ -77,8 +76,8 @@ static void cache_write(vk_dev *d)
     char path[600], tmp[640];
     size_t n = 0;
     if (d->lost || d->GetPipelineCacheData(d->handle, d->cache, &n, NULL) != VK_SUCCESS ||
-        n == d->cache_loaded_bytes || n > MAX_CACHE_BYTES ||
-        !cache_path(d->phys, "bin", path, sizeof path, true))
+        n <= d->cache_bytes || n > MAX_CACHE_BYTES ||
+        !vk_cache_path(d->phys, "bin", path, sizeof path, true))
         return;
     void *data = ob_malloc(n);
     snprintf(tmp, sizeof tmp, "%s.%d", path, (int)getpid());
@@ -91,6 +90,7 @@ static void cache_write(vk_dev *d)
         ob_log_debug("vulkan: the cache of pipelines was not written: %s", strerror(errno));
         (void)unlink(tmp);
     }
+    d->cache_bytes = n;
     ob_free(data);
 }
 
@@ -99,7 +99,7 @@ static void cache_write(vk_dev *d)
 void vk_disabled_read(const vk_phys *p, char *out, size_t cap)
 {
     char path[600];
-    FILE *f = cache_path(p, "off", path, sizeof path, false) ? fopen(path, "re") : NULL;
+    FILE *f = vk_cache_path(p, "off", path, sizeof path, false) ? fopen(path, "re") : NULL;
     out[0] = 0;
     if (!f) return;
     if (!fgets(out, (int)cap, f)) out[0] = 0;
@@ -111,7 +111,7 @@ void vk_disabled_read(const vk_phys *p, char *out, size_t cap)
 void vk_disabled_write(const vk_dev *d)
 {
     char path[600], tmp[640];
-    if (!cache_path(d->phys, "off", path, sizeof path, d->disabled[0] != 0)) return;
+    if (!vk_cache_path(d->phys, "off", path, sizeof path, d->disabled[0] != 0)) return;
     if (!d->disabled[0]) {
         (void)unlink(path);
         return;
@@ -141,15 +141,21 @@ ob_status vk_kernels_init(vk_dev *d, ob_err *err)
     r = d->CreatePipelineCache(d->handle, &cache, NULL, &d->cache);
     ob_free(data);
     if (r != VK_SUCCESS) return vk_error(d, r, "making the pipeline cache", err);
-    if (d->GetPipelineCacheData(d->handle, d->cache, &d->cache_loaded_bytes, NULL) != VK_SUCCESS)
-        d->cache_loaded_bytes = 0;
+    if (d->GetPipelineCacheData(d->handle, d->cache, &d->cache_bytes, NULL) != VK_SUCCESS) d->cache_bytes = 0;
     return OB_OK;
+}
+
+void vk_caches_write(vk_dev *d)
+{
+    if (d->cache && d->n_made != d->n_written) cache_write(d);
+    d->n_written = d->n_made;
+    vk_verdict_write(d);
 }
 
 void vk_kernels_deinit(vk_dev *d)
 {
     if (d->cache) {
-        cache_write(d);
+        vk_caches_write(d);
         d->DestroyPipelineCache(d->handle, d->cache, NULL);
     }
     for (size_t i = 0; i < d->n_pipes; i++) {

@@ -232,7 +232,7 @@ static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weig
 }
 
 /* How a matrix is stored here. */
-static ob_type stored_type(const vk_dev *d, const ob_weight *desc)
+ob_type vk_stored_type(const vk_dev *d, const ob_weight *desc)
 {
     if (desc->ne[0] % UNIT != 0 && desc->use != OB_USE_EMBED)
         return OB_F32; /* for linear_any.comp */
@@ -258,7 +258,7 @@ uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc)
     uint64_t size[4];
     if (desc->use == OB_USE_TABLE) return desc->n_bytes;
     if (desc->use == OB_USE_VECTOR) return (uint64_t)(desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3]) * 4;
-    return matrix_sizes(stored_type(d, desc), desc->ne[0], desc->ne[1] * OB_MAX(desc->ne[2], 1), size);
+    return matrix_sizes(vk_stored_type(d, desc), desc->ne[0], desc->ne[1] * OB_MAX(desc->ne[2], 1), size);
 }
 
 static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
@@ -267,7 +267,7 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 ||
         desc->ne[2] * desc->ne[3] != 1 || desc->n_bytes / row < (uint64_t)desc->ne[1])
         return ob_err_set(err, OB_E_FORMAT, "shape or size does not fit its type");
-    w->type = stored_type(d, desc);
+    w->type = vk_stored_type(d, desc);
     w->nu = ob_div_up(desc->ne[0], UNIT);
     const layout l = layout_of(w->type);
     uint64_t size[4], off[5] = {0};

@@ -698,8 +698,8 @@ ob_status vk_plan_make(vk_dev *d, const ob_program *prog, const ob_plan_bindings
     OB_GOTO(bind(p, b, err));
     OB_GOTO(set_memory(p, err));
     OB_GOTO(add_ops(p, err));
-    OB_GOTO(vk_kernels_make(d, err));
-    OB_GOTO(vk_record(p, err));
+    if (!d->listing) OB_GOTO(vk_kernels_make(d, err));
+    if (!d->listing) OB_GOTO(vk_record(p, err));
     *out = p;
 out:
     if (s != OB_OK) vk_plan_free(&d->base, p);
@@ -717,6 +717,7 @@ ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_binding
     ob_log_debug("vulkan: a plan for %d tokens, %d dispatches; loading by now: %d tests of kernels %.0f ms, %d pipelines %.0f "
                  "ms, %.0f MiB packed in %.0f ms", prog->max_tok, (*out)->n_steps, l->n_tests, l->tests_ms, l->n_pipes,
                  l->pipes_ms, (double)l->pack_bytes / 1048576.0, l->pack_ms);
+    vk_caches_write(d); /* a server may run for months, and end without a word */
     return OB_OK;
 }
 

@@ -11,7 +11,6 @@
 #include "dev/vulkan/vk_int.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +55,7 @@ bool vk_kernel_off(const vk_dev *d, const char *name)
 
 void vk_switch_off(vk_dev *d, const char *name, double error)
 {
-    if (vk_kernel_off(d, name)) return;
+    if (d->listing || vk_kernel_off(d, name)) return;
     ob_log_warn("vulkan: kernel %s is wrong on this driver (relative error %.2g) and was switched off", name, error);
     const size_t n = strlen(d->disabled);
     snprintf(d->disabled + n, sizeof d->disabled - n, "%s%s", n ? ", " : "", name);
@@ -424,11 +423,12 @@ static ob_status run_rows(trial *t, int32_t n_tok, int32_t past, errors *e, ob_e
                                    .page_tok = PAGE_TOK, .n_pages = N_PAGES, .max_ctx = N_PAGES * PAGE_TOK,
                                    .states = t->st, .n_slots = 1};
     if (t->ops[0].kind == OB_OP_MERGE && n_tok < t->ops[0].p.merge.n) return OB_OK; /* nothing to merge */
+    OB_GOTO(ob_program_plan(&t->prog, n_tok, n_tok, 1, err));
+    OB_GOTO(vk_plan_make(d, &t->prog, &bind, d->fast, &plan, err));
+    if (d->listing) goto out;
     const ob_step step = step_of(t, n_tok, past);
     fill_inputs(t, n_tok);
-    OB_GOTO(ob_program_plan(&t->prog, n_tok, n_tok, 1, err));
     OB_GOTO(run_reference(t, &step, err));
-    OB_GOTO(vk_plan_make(d, &t->prog, &bind, d->fast, &plan, err));
     for (ob_val v = 0; v < t->prog.n_vals; v++)
         if (t->vals[v].input)
             OB_GOTO(vk_write_input(&d->base, plan, v, t->first_in[v], rows_in(t, v, n_tok), err));
@@ -525,7 +525,7 @@ static ob_status judge(vk_dev *d, const ob_program *p, int32_t i, bool *right, o
     *right = true;
     for (const char *const *next = optional(op->kind);; next++) {
         const ob_status s = try_op(d, p, i, &e, err);
-        if (s == OB_E_DEVICE_LOST || s == OB_E_NO_MEMORY) return s;
+        if (s == OB_E_DEVICE_LOST || s == OB_E_NO_MEMORY || d->listing) return s;
         if (s != OB_OK) e.own = INFINITY; /* a pipeline that the driver refuses is no better than a wrong one */
         inject(d, op, &e);
         ob_log_debug("vulkan: op %s of layer %d is off by %.1e, its product by %.1e", ob_op_name(op->kind), op->layer, e.own,
@@ -542,51 +542,67 @@ static ob_status judge(vk_dev *d, const ob_program *p, int32_t i, bool *right, o
     return OB_OK;
 }
 
-/* --- what was tested in this process ----------------------------------------------------------- */
-
-enum { MAX_SEEN = 1024 };
-static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t g_seen[MAX_SEEN];
-static int g_n_seen;
-
-static uint64_t mix(uint64_t h, const void *data, size_t n)
-{
-    for (const uint8_t *p = data; n--; p++) h = (h ^ *p) * 1099511628211u;
-    return h;
-}
+/* --- what was tested before -------------------------------------------------------------------- */
 
 static uint64_t signature(const vk_dev *d, const ob_program *p, int32_t i)
 {
-    uint64_t h = 14695981039346656037u;
-    h = mix(h, &d->index, sizeof d->index);
-    h = mix(h, &d->fast, sizeof d->fast);
-    h = mix(h, d->disabled, strlen(d->disabled));
+    uint64_t h = vk_verdict_key(d, "op");
     for (int32_t k = i - fused_before(p, i); k <= i; k++) {
         const ob_op *op = &p->ops[k];
         ob_op same = *op; /* which layer's cache it is does not matter */
         int32_t *refs[OB_MAX(OB_OP_MAX_CACHES, OB_OP_MAX_STATES)];
         for (int n = ob_op_cache_refs(&same, refs), m = 0; m < n; m++) *refs[m] = 0;
         for (int n = ob_op_state_refs(&same, refs), m = 0; m < n; m++) *refs[m] = 0;
-        h = mix(h, &same.kind, sizeof same.kind);
-        h = mix(h, &same.p, sizeof same.p);
+        h = vk_hash(h, &same.kind, sizeof same.kind);
+        h = vk_hash(h, &same.p, sizeof same.p);
         for (int m = 0; m < OB_OP_MAX_IN; m++)
-            if (op->in[m] != OB_NONE) h = mix(h, &p->vals[op->in[m]].cols, sizeof(int32_t));
+            if (op->in[m] != OB_NONE) h = vk_hash(h, &p->vals[op->in[m]].cols, sizeof(int32_t));
         for (int m = 0; m < OB_OP_MAX_OUT; m++)
-            if (op->out[m] != OB_NONE) h = mix(h, &p->vals[op->out[m]].cols, sizeof(int32_t));
+            if (op->out[m] != OB_NONE) h = vk_hash(h, &p->vals[op->out[m]].cols, sizeof(int32_t));
         for (int m = 0; m < OB_OP_MAX_W; m++)
-            h = mix(h, op->w[m] == OB_NONE ? &(ob_type){OB_TYPE_END} : &p->weights[op->w[m]].type, sizeof(ob_type));
+            h = vk_hash(h, op->w[m] == OB_NONE ? &(ob_type){OB_TYPE_END} : &p->weights[op->w[m]].type, sizeof(ob_type));
     }
-    return h ? h : 1;
+    return h;
 }
 
-static bool seen(uint64_t h, bool add)
+/* --- what all tests need ------------------------------------------------------------------------ */
+
+/* A test waits for its pipelines, and a driver takes seconds for dozens of them, one after the other. So every test of
+ * the program is gone through once without running anything, which leaves a list of pipelines, and these are compiled
+ * on all host threads together. What is noted on the way is forgotten again. */
+static void compile_ahead(vk_dev *d, const ob_program *p)
 {
-    bool found = false;
-    pthread_mutex_lock(&g_lock);
-    for (int k = 0; k < g_n_seen && !found; k++) found = g_seen[k] == h;
-    if (add && !found && g_n_seen < MAX_SEEN) g_seen[g_n_seen++] = h;
-    pthread_mutex_unlock(&g_lock);
-    return found;
+    enum { MAX_SEEN = 256 };
+    uint64_t seen[MAX_SEEN];
+    int n_seen = 0;
+    bool right;
+    uint32_t known;
+    ob_err err;
+    ob_status s = OB_OK;
+    unsigned tested[OB_COUNT(d->tested)], experts[OB_COUNT(d->tested_experts)];
+    memcpy(tested, d->tested, sizeof tested);
+    memcpy(experts, d->tested_experts, sizeof experts);
+    const vk_testing was = vk_testing_begin(d);
+    d->listing = true;
+    for (int32_t i = 0; i < p->n_ops && s != OB_E_NO_MEMORY; i++) {
+        const uint64_t key = signature(d, p, i);
+        int k = 0;
+        while (k < n_seen && seen[k] != key) k++;
+        if (p->ops[i].kind == OB_OP_LINEAR || k < n_seen || vk_verdict_find(d, key, &known)) continue;
+        if (n_seen < MAX_SEEN) seen[n_seen++] = key;
+        s = judge(d, p, i, &right, &err);
+    }
+    for (int32_t i = 0; i < p->n_weights && s != OB_E_NO_MEMORY; i++) {
+        const ob_weight *w = &p->weights[i];
+        if (w->use == OB_USE_VECTOR || w->use == OB_USE_TABLE || w->use == OB_USE_EMBED) continue;
+        s = vk_test_type(d, vk_stored_type(d, w), &err);
+        if (s == OB_OK && w->use == OB_USE_EXPERTS) s = vk_test_experts(d, vk_stored_type(d, w), &err);
+    }
+    d->listing = false;
+    memcpy(d->tested, tested, sizeof tested);
+    memcpy(d->tested_experts, experts, sizeof experts);
+    if (vk_kernels_make(d, &err) != OB_OK) ob_log_debug("%s", err.text); /* whoever needs it will meet it again */
+    vk_testing_end(d, was);
 }
 
 bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
@@ -598,10 +614,14 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
     if (vk_kernel_off(d, ob_op_name(op->kind))) return false;
     const char *wanted = getenv("OB_VK_SELFTEST");
     if (wanted && strcmp(wanted, "0") == 0) return true;
-    const char *injected = getenv("OB_VK_TEST_FAIL");
-    const bool memory = !injected || !*injected; /* a verdict by injection is no news of the driver */
-    if (memory && seen(signature(d, p, i), false)) return true;
+    uint32_t known;
     d->tested_ops = true;
+    if (vk_verdict_find(d, signature(d, p, i), &known)) return true;
+    if (d->ahead_of != p->ops) {
+        if (!d->ahead_of) ob_log_info("vulkan: first use of %s with this driver: its kernels are compiled and tested", d->phys->name);
+        d->ahead_of = p->ops;
+        compile_ahead(d, p);
+    }
     const vk_testing was = vk_testing_begin(d);
     const ob_status s = judge(d, p, i, &right, &err);
     vk_testing_end(d, was);
@@ -609,6 +629,6 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
         ob_log_warn("vulkan: op %s could not be tested: %s", ob_op_name(op->kind), err.text);
         return true; /* the load itself will meet what went wrong */
     }
-    if (right && memory) (void)seen(signature(d, p, i), true);
+    if (right) vk_verdict_add(d, signature(d, p, i), 1);
     return right;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "base/math.h"
 #include "ops/ref.h"
 
@@ -210,6 +209,10 @@ static ob_status error_of(vk_dev *d, trial *t, int32_t rows, unsigned fast, doub
     *out = INFINITY;
     OB_TRY(ob_program_plan(&t->prog, rows, 0, 1, err));
     OB_GOTO(vk_plan_make(d, &t->prog, &bind, fast, &plan, err));
+    if (d->listing) {
+        *out = 0;
+        goto out;
+    }
     OB_GOTO(vk_submit(&d->base, plan, &step, &fence, err));
     OB_GOTO(vk_wait(&d->base, fence, err));
     for (int32_t r = 0; r < rows; r++) {
@@ -331,7 +334,7 @@ static ob_status test_products(vk_dev *d, ob_type type, const several *c, ob_err
     if (!t) return no_memory(err);
     const vk_testing was = vk_testing_begin(d);
     OB_GOTO(make_trial(t, type, c ? c->kind : TRIAL_PLAIN, err));
-    OB_GOTO(reference(t, err));
+    if (!d->listing) OB_GOTO(reference(t, err));
     for (int i = 0; i < t->prog.n_weights; i++)
         OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     s = c ? run_several(d, t, type, c, err) : run_tests(d, t, type, err);
@@ -353,6 +356,10 @@ static bool may_test(const vk_dev *d, ob_type type, const several *c)
 ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
 {
     if (type >= OB_COUNT(d->tested) || (d->tested[type] & TESTED)) return OB_OK;
+    const uint64_t key = vk_hash(vk_verdict_key(d, "type"), &type, sizeof type);
+    const unsigned fast = d->fast;
+    const size_t n_disabled = strlen(d->disabled);
+    if (vk_verdict_find(d, key, &d->tested[type])) return OB_OK;
     d->tested[type] |= (unsigned)TESTED;
     ob_status s = test_products(d, type, NULL, err);
     unsigned wrong = 0;
@@ -363,5 +370,6 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
         wrong |= c->fast & ~d->tested[type];
     }
     if (s != OB_OK) d->tested[type] = 0;
+    else if (d->fast == fast && strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested[type]);
     return s;
 }

@@ -153,6 +153,11 @@ static void trial_free(vk_dev *d, trial *t)
     ob_free(t);
 }
 
+static vk_attn_shape shape_of(const ob_attn_params *a, int32_t page_tok)
+{
+    return (vk_attn_shape){a->n_head, a->n_head_kv, a->k_dim, a->v_dim, a->window, page_tok};
+}
+
 static ob_status run_test(vk_dev *d, const ob_op *op, int32_t page_tok, ob_err *err)
 {
     /* f16 queries and weights give about 0.03 % on noise. */
@@ -176,7 +181,11 @@ static ob_status run_test(vk_dev *d, const ob_op *op, int32_t page_tok, ob_err *
     s = error_of(d, t, &step, &error, err);
     if (s == OB_E_DEVICE_LOST || s == OB_E_NO_MEMORY) goto out;
     s = OB_OK; /* a refused pipeline is no worse than a wrong one */
-    if (error <= MOST && !vk_test_fails("attn_cm")) goto out;
+    if (error <= MOST && !vk_test_fails("attn_cm")) {
+        const vk_attn_shape shape = shape_of(&op->p.attn, page_tok);
+        vk_verdict_add(d, vk_hash(vk_verdict_key(d, "attn_cm"), &shape, sizeof shape), 1);
+        goto out;
+    }
     vk_switch_off(d, "attn_cm", error);
     d->fast &= ~(unsigned)VK_FAST_ATTN;
 out:
@@ -188,8 +197,9 @@ out:
 /* Whether this shape was tested before; notes that it is now. */
 static bool is_known(vk_dev *d, const ob_op *op, int32_t page_tok)
 {
-    const ob_attn_params *a = &op->p.attn;
-    const vk_attn_shape shape = {a->n_head, a->n_head_kv, a->k_dim, a->v_dim, a->window, page_tok};
+    const vk_attn_shape shape = shape_of(&op->p.attn, page_tok);
+    uint32_t known;
+    if (vk_verdict_find(d, vk_hash(vk_verdict_key(d, "attn_cm"), &shape, sizeof shape), &known)) return true;
     for (int k = 0; k < OB_MIN(d->n_attn_tested, (int)VK_MAX_ATTN_TESTED); k++)
         if (memcmp(&d->attn_tested[k], &shape, sizeof shape) == 0) return true;
     d->attn_tested[d->n_attn_tested++ % VK_MAX_ATTN_TESTED] = shape;

@@ -55,10 +55,11 @@ void main()
             }
         }
         barrier();
-        [[unroll]] for (uint kk = 0; kk < BK; kk++) {
-            vec4 wv = vec4(ws[kk * WS + tn], ws[kk * WS + tn + 1u], ws[kk * WS + tn + 2u], ws[kk * WS + tn + 3u]);
-            [[unroll]] for (uint i = 0; i < 4u; i++) acc[i] += xs[kk * XS + tm + i] * wv;
-        }
+        for (uint k1 = 0; k1 < BK; k1 += 4u) /* all of it unrolled takes a processor many seconds to compile */
+            [[unroll]] for (uint kk = k1; kk < k1 + 4u; kk++) {
+                vec4 wv = vec4(ws[kk * WS + tn], ws[kk * WS + tn + 1u], ws[kk * WS + tn + 2u], ws[kk * WS + tn + 3u]);
+                [[unroll]] for (uint i = 0; i < 4u; i++) acc[i] += xs[kk * XS + tm + i] * wv;
+            }
         barrier();
     }
     [[unroll]] for (uint i = 0; i < 4u; i++) {
