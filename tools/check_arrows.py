@@ -26,6 +26,7 @@ ARROWS = {
     "engine": ["base", "graph", "dev", "kv", "sample", "gram", "tok", "ops", "fmt", "quant", "img"],
     "route": ["base", "engine", "tok"],
     "convert": ["base", "fmt", "quant"],
+    "gates": ["base", "dev"],
     "hub": ["base", "fmt"],
     "img": ["base"],
     "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "fmt", "dev", "img"],

@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "dev/device.h"
+#include "gates/gates.h"
 
 static void write_text(ob_buf *o, const ob_dev_info *d)
 {
@@ -18,6 +19,9 @@ static void write_text(ob_buf *o, const ob_dev_info *d)
     }
     if (!d->available) ob_buf_addf(o, "    NOT USABLE: %s\n", d->reason);
     else if (d->reason[0]) ob_buf_addf(o, "    note     %s\n", d->reason);
+    char gates[600];
+    if (ob_gates_describe(d, gates, sizeof gates)) ob_buf_addf(o, "    gates    %s\n", gates);
+    else if (d->caps & OB_DEV_GATED) ob_buf_adds(o, "    gates    not measured: auto does not take it (`1bit gates`)\n");
 }
 
 static void add_field(ob_buf *o, const char *name, const char *value)
@@ -37,8 +41,14 @@ static void write_json(ob_buf *o, const ob_dev_info *d)
     ob_buf_addf(o, ", \"hardware\": %s, \"available\": %s, ", d->caps & OB_DEV_SOFT ? "false" : "true",
                 d->available ? "true" : "false");
     add_field(o, "reason", d->reason);
-    ob_buf_addf(o, ", \"mem_total_bytes\": %llu, \"mem_free_bytes\": %llu}",
-                (unsigned long long)d->mem_total_bytes, (unsigned long long)d->mem_free_bytes);
+    ob_buf_addf(o, ", \"mem_total_bytes\": %llu, \"mem_free_bytes\": %llu", (unsigned long long)d->mem_total_bytes,
+                (unsigned long long)d->mem_free_bytes);
+    char gates[600];
+    if (ob_gates_describe(d, gates, sizeof gates)) {
+        ob_buf_adds(o, ", ");
+        add_field(o, "gates", gates);
+    }
+    ob_buf_addc(o, '}');
 }
 
 int ob_cmd_devices(const ob_args *a)

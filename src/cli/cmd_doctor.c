@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "dev/device.h"
+#include "gates/gates.h"
 #include "hub/hub.h"
 
 typedef enum verdict { GOOD, NOTE, BAD } verdict;
@@ -56,6 +57,8 @@ static void check_devices(report *r)
                 say(r, NOTE, "device", "%s:%d %s is an emulation: for tests, not for use", info.kind, i, info.name);
             else say(r, info.reason[0] ? NOTE : GOOD, "device", "%s:%d %s%s%s", info.kind, i, info.name, info.reason[0] ? ": " : "",
                      info.reason);
+            char gates[500];
+            if (ob_gates_describe(&info, gates, sizeof gates)) say(r, NOTE, "gates", "%s:%d %s", info.kind, i, gates);
         }
     if (!n_usable) say(r, BAD, "device", "no device can run models here");
 }

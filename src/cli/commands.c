@@ -136,6 +136,16 @@ static const ob_command k_commands[] = {
      "tensors and metadata keys. A file 1BP.sums beside the package is checked, too. Exits with 1 when "
      "something differs.",
      ob_cmd_check_1bp},
+    {OB_CMD_GATES, "gates", "", 0, 0, "may a device become the default on this machine",
+     "Measures on this machine whether --candidate can take the place of --baseline. (a) decode within 10 % on --models, in "
+     "rounds by turns; (b) every architecture that the baseline runs right: models with reference numbers, the same "
+     "distributions from --models, and a record found in a long prompt; (c) speculative decoding, several sequences per "
+     "batch, and pictures. Each gate is closed, open (with the number), or not measurable here (with the reason; an "
+     "emulation never gives a speed). Nothing else should be running meanwhile.\n\n"
+     "The report is kept in $XDG_STATE_HOME/1bit/gates (or ~/.local/state). --device auto takes the candidate in place of "
+     "the baseline only while all gates are closed, for this machine, driver and version; `1bit devices` and `1bit doctor` "
+     "say what the report is worth. Exits with 0 when it was made, whatever it says.",
+     ob_cmd_gates},
     {OB_CMD_VERSION, "version", "", 0, 0, "version of this program", NULL, ob_cmd_version},
     {OB_CMD_HELP, "help", "[COMMAND]", 0, 1, "help on all commands or on one", NULL, ob_cmd_help},
 };

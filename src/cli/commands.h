@@ -32,6 +32,7 @@ int ob_cmd_convert(const ob_args *a);
 int ob_cmd_devices(const ob_args *a);
 int ob_cmd_doctor(const ob_args *a);
 int ob_cmd_embed(const ob_args *a);
+int ob_cmd_gates(const ob_args *a);
 int ob_cmd_help(const ob_args *a);
 int ob_cmd_imatrix(const ob_args *a);
 int ob_cmd_info(const ob_args *a);

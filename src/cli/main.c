@@ -5,6 +5,8 @@
 
 #include "base/log.h"
 #include "cli/cli.h"
+#include "dev/device.h"
+#include "gates/gates.h"
 
 /* Words that ask for a command in the way of other programs. */
 static const char *command_name(const char *word)
@@ -69,6 +71,7 @@ int main(int argc, char **argv)
     } else {
         if (ob_cli_flag(&args, OB_OPT_VERBOSE)) ob_log_set_level(OB_LOG_DEBUG);
         if (ob_cli_flag(&args, OB_OPT_QUIET)) ob_log_set_level(OB_LOG_ERROR);
+        ob_dev_set_prefer(ob_gates_prefer);
         rc = cmd->run(&args);
     }
     ob_cli_args_deinit(&args);

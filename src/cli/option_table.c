@@ -41,7 +41,8 @@ static const ob_option k_options[] = {
         .doc = "most tokens of one sequence; 0: what the model was trained for (perplexity and imatrix: 512)"},
     [OB_OPT_THREADS] = {.name = "threads", .letter = 't', .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "0", .min = 0, .max = OB_MAX_THREADS, .env = "ONEBIT_THREADS",
-        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE) | OB_IN(CLASSIFY) | OB_IN(POLICY),
+        .commands = ENGINE | OB_IN(CHECK) | OB_IN(QUANTIZE) | OB_IN(ROTATE) | OB_IN(CLASSIFY) | OB_IN(POLICY) |
+                    OB_IN(GATES),
         .doc = "compute threads; 0: one per physical core"},
     [OB_OPT_PARALLEL] = {.name = "parallel", .aliases = "-np", .kind = OB_OPT_KIND_INT, .arg = "N",
         .def = "4", .min = 1, .max = OB_MAX_SEQS, .env = "ONEBIT_PARALLEL",
@@ -182,7 +183,7 @@ static const ob_option k_options[] = {
         .kind = OB_OPT_KIND_STRING, .arg = "N,…", .def = "1", .commands = OB_IN(BENCH),
         .doc = "sequences generated at the same time"},
     [OB_OPT_REPETITIONS] = {.name = "repetitions", .letter = 'r', .kind = OB_OPT_KIND_INT,
-        .arg = "N", .def = "5", .min = 1, .max = 1000, .commands = OB_IN(BENCH) | OB_IN(POLICY),
+        .arg = "N", .def = "5", .min = 1, .max = 1000, .commands = OB_IN(BENCH) | OB_IN(POLICY) | OB_IN(GATES),
         .doc = "times each measurement is made"},
 
     [OB_OPT_PROFILE] = {.name = "profile", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
@@ -248,6 +249,26 @@ static const ob_option k_options[] = {
         .doc = "compare the greedy text of MODEL with what it is on this device"},
     [OB_OPT_N_TOKENS] = {.name = "n-tokens", .letter = 'n', .kind = OB_OPT_KIND_INT, .arg = "N", .def = "32", .min = 1,
         .max = 192, .commands = OB_IN(CHECK), .doc = "with --against: tokens behind each prompt"},
+
+    [OB_OPT_CANDIDATE] = {.name = "candidate", .kind = OB_OPT_KIND_STRING, .arg = "NAME", .def = "hrx",
+        .commands = OB_IN(GATES), .doc = "the device that may become the default"},
+    [OB_OPT_BASELINE] = {.name = "baseline", .kind = OB_OPT_KIND_STRING, .arg = "NAME", .def = "vulkan",
+        .commands = OB_IN(GATES), .doc = "the device that it is compared with"},
+    [OB_OPT_MODELS] = {.name = "models", .kind = OB_OPT_KIND_STRING, .arg = "MODEL,…", .commands = OB_IN(GATES),
+        .doc = "models to measure with (default: the showcase models, ZAYA1-8B, Qwen3.8-27B, Qwen3-0.6B and "
+               "Qwen3-Coder-30B-A3B, as far as they are in the library)"},
+    [OB_OPT_GOLDEN] = {.name = "golden", .kind = OB_OPT_KIND_PATH, .arg = "DIR", .env = "ONEBIT_GOLDEN",
+        .commands = OB_IN(GATES),
+        .doc = "models with reference numbers, one for each architecture (default: those of the sources, where the "
+               "program was built)"},
+    [OB_OPT_GATE_TOKENS] = {.name = "n-gen", .letter = 'n', .kind = OB_OPT_KIND_INT, .arg = "N", .def = "128", .min = 1,
+        .max = 65536, .commands = OB_IN(GATES), .doc = "tokens generated in each round"},
+    [OB_OPT_RECORDS] = {.name = "records", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "320", .min = 0, .max = 100000,
+        .commands = OB_IN(GATES), .doc = "lines of the long prompt in which one is looked for; 0: it is left out"},
+    [OB_OPT_JSON_FILE] = {.name = "json", .kind = OB_OPT_KIND_PATH, .arg = "[FILE]", .optional = true,
+        .commands = OB_IN(GATES), .doc = "write the report as JSON; without FILE to standard output"},
+    [OB_OPT_HTML_FILE] = {.name = "html", .kind = OB_OPT_KIND_PATH, .arg = "[FILE]", .optional = true,
+        .commands = OB_IN(GATES), .doc = "write the report as a web page; without FILE to standard output"},
 
     [OB_OPT_NAME] = {.name = "name", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
         .commands = OB_IN(PULL), .doc = "name in the library (default: made from the file's name)"},

@@ -24,7 +24,7 @@ typedef enum ob_cmd_id {
     OB_CMD_SERVE, OB_CMD_RUN, OB_CMD_CHAT, OB_CMD_EMBED, OB_CMD_CLASSIFY, OB_CMD_POLICY, OB_CMD_BENCH, OB_CMD_INFO, OB_CMD_TOKENIZE,
     OB_CMD_PULL, OB_CMD_LIST, OB_CMD_RM, OB_CMD_CONVERT, OB_CMD_CHECK_1BP, OB_CMD_DEVICES,
     OB_CMD_KLD, OB_CMD_QUANTIZE, OB_CMD_IMATRIX, OB_CMD_ROTATE,
-    OB_CMD_DOCTOR, OB_CMD_PERPLEXITY, OB_CMD_LOGITS, OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
+    OB_CMD_DOCTOR, OB_CMD_GATES, OB_CMD_PERPLEXITY, OB_CMD_LOGITS, OB_CMD_CHECK, OB_CMD_VERSION, OB_CMD_HELP,
     OB_CMD_COUNT
 } ob_cmd_id;
 #define OB_IN(cmd) (UINT64_C(1) << OB_CMD_##cmd)
@@ -62,6 +62,9 @@ typedef enum ob_opt_id {
     OB_OPT_NO_BOS, OB_OPT_NO_SPECIAL,
     /* info, check */
     OB_OPT_ARCHITECTURES, OB_OPT_ALL_GOLDEN, OB_OPT_AGAINST, OB_OPT_N_TOKENS,
+    /* gates */
+    OB_OPT_CANDIDATE, OB_OPT_BASELINE, OB_OPT_MODELS, OB_OPT_GOLDEN, OB_OPT_GATE_TOKENS, OB_OPT_RECORDS, OB_OPT_JSON_FILE,
+    OB_OPT_HTML_FILE,
     /* library */
     OB_OPT_NAME, OB_OPT_FORCE, OB_OPT_SUMS, OB_OPT_VERIFY,
     /* output forms */
@@ -90,6 +93,7 @@ typedef struct ob_option {
     const char *def;     /* default as text, NULL if none */
     double min, max;     /* INT and FLOAT */
     const char *choices; /* ENUM, INT: "a|b|c" */
+    bool optional;       /* the value may be left out: "-" then (STRING and PATH only) */
     bool many;           /* may be given again; values pile up (STRING and PATH only) */
     const char *env;     /* environment variable, or NULL */
     uint64_t commands;   /* OB_IN(SERVE) | ... */

@@ -44,6 +44,7 @@ enum {
     OB_DEV_ACT4 = 1 << 11,        /* honours ob_weight.act4; a device without it gets no such weight */
     OB_DEV_SHARES = 1 << 12,      /* a packed weight may be used by every open device of this kind with the same options,
                                      and be freed through any */
+    OB_DEV_GATED = 1 << 13,       /* `auto` takes it only where ob_dev_set_prefer's function names it */
 };
 
 typedef struct ob_dev_info {
@@ -149,6 +150,11 @@ struct ob_dev {
 
 /* The registry: NULL-terminated, in order of preference for `auto`. */
 const ob_dev_api *const *ob_dev_registry(void);
+
+/* Who knows what was measured on this machine may name the device that `auto` takes instead of the usual one (the first
+ * that is no emulation and not gated). False: the usual one. Set before devices are opened; NULL: always the usual one. */
+typedef bool (*ob_dev_prefer_fn)(const ob_dev_info *usual, char *spec, size_t cap);
+void ob_dev_set_prefer(ob_dev_prefer_fn fn);
 
 /* Open by spec: "auto", "cpu", "vulkan", "vulkan:1", ... Errors name what is known. */
 OB_MUST_CHECK ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out, ob_err *err);

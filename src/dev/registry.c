@@ -45,16 +45,24 @@ static void list_known(char *text, size_t cap)
         n += (size_t)snprintf(text + n, cap - n, ", %s", (*a)->kind);
 }
 
-/* The first usable device that is not an emulation. */
+static ob_dev_prefer_fn g_prefer; /* set once, before any thread */
+
+void ob_dev_set_prefer(ob_dev_prefer_fn fn) { g_prefer = fn; }
+
+/* The first usable device that is neither an emulation nor gated; or what is preferred to it here. */
 static ob_status open_auto(const ob_dev_options *opt, ob_dev **out, ob_err *err)
 {
+    char spec[64];
     ob_status s = ob_err_set(err, OB_E_NOT_FOUND, "no usable device");
     for (const ob_dev_api *const *a = k_registry; *a; a++)
         for (int i = 0, n = (*a)->count(); i < n; i++) {
             ob_dev_info info;
             memset(&info, 0, sizeof info);
             (*a)->probe(i, &info);
-            if (!info.available || (info.caps & OB_DEV_SOFT)) continue;
+            if (!info.available || (info.caps & (OB_DEV_SOFT | OB_DEV_GATED))) continue;
+            if (g_prefer && g_prefer(&info, spec, sizeof spec) && strncmp(spec, "auto", 4) != 0 &&
+                ob_dev_open(spec, opt, out, NULL) == OB_OK)
+                return OB_OK;
             s = (*a)->open(i, opt, out, err);
             if (s == OB_OK) return OB_OK;
         }
