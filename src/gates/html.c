@@ -25,7 +25,7 @@ static const char k_head[] =
     ".unmeasured{color:var(--unmeasured);background:var(--unmeasured-bg)}.beside{color:var(--dim)}\n"
     "table{border-collapse:collapse;width:100%;margin-top:.6rem;font-size:.92rem}td,th{text-align:left;padding:.28rem .5rem;"
     "border-top:1px solid var(--line);vertical-align:top}th{font-weight:500;color:var(--dim);border:0}\n"
-    "td:first-child{overflow-wrap:anywhere;min-width:9rem}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
+    "td:first-child{overflow-wrap:anywhere;width:32%}.s{width:1%}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
     ".bars{width:8rem}.bars div{height:.5rem;border-radius:.25rem;margin:.28rem 0;background:var(--bar)}.bars div+div{background:var(--bar2)}\n"
     ".words{color:var(--dim)}dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.8rem 0 0}dt{color:var(--dim)}dd{margin:0}\n"
     "</style></head>\n<body><main>\n";
@@ -81,7 +81,7 @@ static void add_row(ob_buf *o, const ob_gate_row *w)
 {
     ob_buf_adds(o, "<tr><td>");
     add_text(o, w->name);
-    ob_buf_adds(o, "</td><td>");
+    ob_buf_adds(o, "</td><td class=\"s\">");
     add_state(o, w->state);
     ob_buf_adds(o, "</td><td class=\"words\">");
     add_text(o, w->text);

@@ -297,10 +297,10 @@ void ob_gates_write_text(const ob_gates_report *r, ob_buf *o)
                 r->baseline.soft ? ", an emulation" : "", r->machine, r->version, date, r->seconds);
     for (int i = 0; i < r->n_gates; i++) {
         const ob_gate *g = &r->gates[i];
-        ob_buf_addf(o, "\n(%c) %-44s %s%s%s\n", g->letter, g->title, k_states[g->state], g->text[0] ? ": " : "", g->text);
+        ob_buf_addf(o, "\n(%c) %-46s %s%s%s\n", g->letter, g->title, k_states[g->state], g->text[0] ? ": " : "", g->text);
         for (int k = 0; k < g->n_rows; k++) {
             const ob_gate_row *w = &g->rows[k];
-            ob_buf_addf(o, "    %-28s %-20s %s\n", w->name, k_states[w->state], w->text);
+            ob_buf_addf(o, "    %-34s %-20s %s\n", w->name, k_states[w->state], w->text);
         }
     }
     ob_buf_addf(o, "\n%s\n", ob_gates_closed(r) ? "All gates are closed." : "Not all gates are closed: --device auto does not take "
