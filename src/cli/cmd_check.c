@@ -235,6 +235,8 @@ static ob_engine_params usual_params(const ob_args *a, const char *path)
     p.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
     p.n_seq = 1;
     p.n_ctx = 256;
+    p.exact = ob_cli_flag(a, OB_OPT_EXACT);
+    if (p.exact) p.k_type = p.v_type = OB_F32;
     return p;
 }
 

@@ -67,7 +67,8 @@ static const ob_command k_commands[] = {
      "to a third. With --all-golden (and no MODEL) every model of a folder that has reference logits "
      "is compared on every device (or on that of --device): a table of architectures and devices. With --against "
      "DEVICE the greedy text of MODEL must be what it is there, but where the best two tokens there are nearer "
-     "than 0.02.\n\n"
+     "than 0.02. That holds with --exact; without it activations are rounded to 8 bits (or 16 on some GPUs), and a last "
+     "bit that another order of sums turns grows, from layer to layer, to as much as the rounding itself.\n\n"
      "Exits with 1 when something is wrong: for reference logits a single model on a single device that is "
      "WRONG or failed. What a device says it does not support is not wrong in the table of --all-golden; for "
      "one MODEL it is a failure.",

@@ -65,8 +65,9 @@ static const ob_option k_options[] = {
         .commands = OB_IN(SERVE) | OB_IN(RUN) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD),
         .doc = "only prompts with so many tokens that are not in the cache go to --prefill-device"},
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS) | OB_IN(CLASSIFY),
-        .doc = "f32 activations and f32 caches: slow, for checking"},
+        .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS) | OB_IN(CLASSIFY) | OB_IN(RUN) | OB_IN(CHAT) |
+                    OB_IN(SERVE) | OB_IN(CHECK),
+        .doc = "f32 activations and f32 caches: slow, for checking; the same text on every device"},
     [OB_OPT_ACT4] = {.name = "act4", .kind = OB_OPT_KIND_ENUM, .choices = "off|attn|all", .def = "off",
         .commands = GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
         .doc = "round what a Hadamard-rotated file's matrices multiply to 4 bits while reading prompts: those of "
