@@ -6,6 +6,28 @@
 #include "dev/device.h"
 #include "gates/gates.h"
 
+/* Several to a line, none torn. */
+static void write_features(ob_buf *o, const char *text)
+{
+    enum { WIDTH = 88 };
+    size_t at = 0;
+    for (const char *p = text; *p;) {
+        const size_t n = strcspn(p, ";");
+        if (!at || at + n + 2 > WIDTH) {
+            ob_buf_adds(o, at ? ",\n             " : "    features ");
+            at = 13;
+        } else {
+            ob_buf_adds(o, ", ");
+            at += 2;
+        }
+        ob_buf_addf(o, "%.*s", (int)n, p);
+        at += n;
+        p += n;
+        p += strspn(p, "; ");
+    }
+    if (at) ob_buf_addc(o, '\n');
+}
+
 static void write_text(ob_buf *o, const ob_dev_info *d)
 {
     char total[32] = "", free_mem[32] = "";
@@ -17,6 +39,12 @@ static void write_text(ob_buf *o, const ob_dev_info *d)
         ob_format_bytes(free_mem, sizeof free_mem, (double)d->mem_free_bytes);
         ob_buf_addf(o, "    memory   %s, %s free\n", total, free_mem);
     }
+    for (int i = 0; i < d->n_heaps && d->n_heaps > 1; i++) {
+        ob_format_bytes(total, sizeof total, (double)d->heaps[i].total_bytes);
+        ob_format_bytes(free_mem, sizeof free_mem, (double)d->heaps[i].free_bytes);
+        ob_buf_addf(o, "      heap %d %s of the %s, %s free\n", i, total, d->heaps[i].own ? "device" : "host", free_mem);
+    }
+    write_features(o, d->features);
     if (!d->available) ob_buf_addf(o, "    NOT USABLE: %s\n", d->reason);
     else if (d->reason[0]) ob_buf_addf(o, "    note     %s\n", d->reason);
     char gates[600];
@@ -41,8 +69,20 @@ static void write_json(ob_buf *o, const ob_dev_info *d)
     ob_buf_addf(o, ", \"hardware\": %s, \"available\": %s, ", d->caps & OB_DEV_SOFT ? "false" : "true",
                 d->available ? "true" : "false");
     add_field(o, "reason", d->reason);
-    ob_buf_addf(o, ", \"mem_total_bytes\": %llu, \"mem_free_bytes\": %llu", (unsigned long long)d->mem_total_bytes,
-                (unsigned long long)d->mem_free_bytes);
+    ob_buf_addf(o, ", \"mem_total_bytes\": %llu, \"mem_free_bytes\": %llu, \"heaps\": [",
+                (unsigned long long)d->mem_total_bytes, (unsigned long long)d->mem_free_bytes);
+    for (int i = 0; i < d->n_heaps; i++)
+        ob_buf_addf(o, "%s{\"own\": %s, \"total_bytes\": %llu, \"free_bytes\": %llu}", i ? ", " : "", d->heaps[i].own ? "true" : "false",
+                    (unsigned long long)d->heaps[i].total_bytes, (unsigned long long)d->heaps[i].free_bytes);
+    ob_buf_adds(o, "], \"features\": [");
+    for (const char *p = d->features; *p;) {
+        const size_t n = strcspn(p, ";");
+        ob_buf_adds(o, p == d->features ? "" : ", ");
+        ob_buf_add_json(o, p, n);
+        p += n;
+        p += strspn(p, "; ");
+    }
+    ob_buf_addc(o, ']');
     char gates[600];
     if (ob_gates_describe(d, gates, sizeof gates)) {
         ob_buf_adds(o, ", ");

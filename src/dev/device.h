@@ -47,6 +47,13 @@ enum {
     OB_DEV_GATED = 1 << 13,       /* `auto` takes it only where ob_dev_set_prefer's function names it */
 };
 
+/* A part of what a device calls its memory. */
+typedef struct ob_dev_heap {
+    uint64_t total_bytes, free_bytes; /* free: what the driver says this process may still take, or all of it */
+    bool own;                         /* the device's; else the host's, which it reaches too */
+} ob_dev_heap;
+enum { OB_DEV_MAX_HEAPS = 4 };
+
 typedef struct ob_dev_info {
     char kind[16];        /* "cpu" */
     int index;
@@ -54,6 +61,9 @@ typedef struct ob_dev_info {
     char driver[128];
     uint32_t caps;
     uint64_t mem_total_bytes, mem_free_bytes; /* 0 when unknown */
+    ob_dev_heap heaps[OB_DEV_MAX_HEAPS]; /* where there are several kinds of memory */
+    int n_heaps;
+    char features[320];   /* what it can do that others cannot, split by "; "; empty where there is nothing to say */
     uint64_t max_buffer_bytes;
     int32_t max_tok;      /* most tokens of a step */
     int32_t good_tok;     /* tokens of a step that use it well, where prompts are long; 0: as good as any */

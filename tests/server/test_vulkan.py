@@ -132,3 +132,24 @@ def test_quantised_cache(model, device):
     assert abs(a - b) < 0.02 * a and a != b, (plain.stdout, packed.stdout)
     r = run("perplexity", "-m", LLAMA, "-f", text, "--ctk", "q8_0", "--device", device)
     assert r.returncode == 1 and "multiples of 32" in r.stderr
+
+
+def test_what_passed_is_remembered(tmp_path):
+    """The second process tests no kernels; one with other shaders, or a damaged file, tests them all again."""
+    caches = {"MESA_SHADER_CACHE_DIR": os.environ["XDG_CACHE_HOME"], "XDG_CACHE_HOME": str(tmp_path)}
+
+    def n_tests():
+        r = run("bench", "-m", LLAMA, "--device", "lavapipe", "-p", "1", "-n", "0", "-r", "1", "-v", env=caches)
+        assert r.returncode == 0, r.stderr
+        return int(re.findall(r"(\d+) tests of kernels", r.stderr)[-1])
+
+    first = n_tests()
+    assert first > 0
+    assert n_tests() == 0
+    (kept,) = tmp_path.glob("1bit/*.ok")
+    text = kept.read_text()
+    kept.write_text(text.replace("shaders ", "shaders 1", 1))
+    assert n_tests() == first
+    assert kept.read_text() == text
+    kept.write_text("shaders")
+    assert n_tests() == first

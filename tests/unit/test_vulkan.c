@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "engine/ctx.h"
 #include "engine/engine.h"
 
@@ -310,6 +311,51 @@ static void test_wrong_kernels_are_switched_off(void **state)
     unsetenv("XDG_CACHE_HOME");
 }
 
+/* ------------------------------------------------------------------ weights where they lie */
+
+static void find_in_place(void *arg, ob_log_level level, const char *line)
+{
+    (void)level;
+    const char *at = strstr(line, " MiB used in place");
+    if (at) *(double *)arg = atof(at - 3);
+}
+
+/* With the pages of the file as a buffer's memory the results are the same, bit by bit. */
+static void test_imported_weights(void **state)
+{
+    (void)state;
+    NEED_DRIVER();
+    float *logits[2];
+    double mib[2] = {0, 0};
+    ob_engine_info info;
+    ob_log_set_level(OB_LOG_DEBUG);
+    for (int i = 0; i < 2; i++) {
+        ob_engine_params p;
+        ob_ctx *c;
+        ob_err err = {0};
+        setenv("OB_VK_IMPORT", i ? "1" : "0", 1);
+        ob_log_set_sink(find_in_place, &mib[i]);
+        ob_engine_defaults(&p);
+        p.model_path = OB_TEST_DATA "/golden/llama-q-Q4_K_M.gguf";
+        p.device = "lavapipe";
+        p.n_seq = 2;
+        p.n_ctx = 128;
+        if (ob_ctx_new(&p, &c, &err) != OB_OK) fail_msg("%s", err.text);
+        ob_ctx_describe(c, &info);
+        logits[i] = calloc(6 * (size_t)info.n_vocab, sizeof(float));
+        (void)run_steps(c, logits[i], info.n_vocab);
+        ob_ctx_free(c);
+    }
+    ob_log_set_sink(NULL, NULL);
+    ob_log_set_level(OB_LOG_INFO);
+    unsetenv("OB_VK_IMPORT");
+    print_message("  %.1f and %.1f MiB in place\n", mib[0], mib[1]);
+    assert_true(mib[0] == 0);
+    assert_true(mib[1] > 0);
+    assert_memory_equal(logits[0], logits[1], 6 * (size_t)info.n_vocab * sizeof(float));
+    for (int i = 0; i < 2; i++) free(logits[i]);
+}
+
 /* ------------------------------------------------------------------ the same text as the CPU's */
 
 static int32_t best_of(const float *logits, int32_t n, float *gap)
@@ -391,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_lost_device),
         cmocka_unit_test(test_no_device_memory),
         cmocka_unit_test(test_wrong_kernels_are_switched_off),
+        cmocka_unit_test(test_imported_weights),
         cmocka_unit_test(test_greedy_text_is_the_cpus),
     };
     return cmocka_run_group_tests(tests, find_driver, NULL);

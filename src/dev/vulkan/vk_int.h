@@ -80,6 +80,9 @@ typedef struct vk_phys {
     bool int_dot, f16, int8, memory_model, budget;
     bool sparse, sparse_queue; /* a buffer may be made of several allocations */
     vk_coopmat coopmat;
+    uint32_t api; /* version of Vulkan */
+    char matrices[160]; /* cooperative matrices there are, for people */
+    uint64_t import_align; /* of host memory that may become a buffer's; 0: none may */
     uint64_t max_alloc_bytes, max_buffer_bytes; /* of one allocation; of one buffer */
     VkPhysicalDeviceMemoryProperties mem;
 } vk_phys;
@@ -99,6 +102,8 @@ typedef struct vk_lib {
 const vk_lib *vk_lib_get(void);
 /* Free and total bytes of the largest heap of the device's own memory. */
 void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available);
+/* Each heap; returns how many there are. */
+int vk_phys_heaps(const vk_lib *lib, const vk_phys *p, ob_dev_heap heaps[VK_MAX_MEMORY_HEAPS]);
 const char *vk_result_name(VkResult r);
 
 /* --- device ----------------------------------------------------------------------------------- */
@@ -170,7 +175,8 @@ enum { VK_MAX_ATTN_TESTED = 16 };
 typedef struct vk_load {
     int n_pipes, n_tests;
     double pipes_ms, tests_ms, pack_ms;
-    uint64_t pack_bytes;
+    uint64_t pack_bytes, import_bytes; /* copied; used where the file's pages are */
+    bool import_refused;               /* and it was said */
 } vk_load;
 
 typedef struct vk_dev {
@@ -179,6 +185,8 @@ typedef struct vk_dev {
     const vk_phys *phys;
     int index;
     bool exact, profile;
+    bool import; /* weights may stay in the host's memory */
+    PFN_vkGetMemoryHostPointerPropertiesEXT GetMemoryHostPointerPropertiesEXT; /* then; or NULL */
     bool testing; /* a test of kernels is at work */
     bool listing; /* tests only ask for their pipelines: plans are neither compiled nor run (vk_selftest.c) */
     const void *ahead_of; /* the program for which that was done last */
@@ -246,6 +254,9 @@ struct ob_dev_weight {
 /* --- vk_memory.c ------------------------------------------------------------------------------ */
 ob_status vk_error(vk_dev *d, VkResult r, const char *what, ob_err *err);
 ob_status vk_mem_new(vk_dev *d, vk_mem_kind kind, uint64_t n, vk_mem *out, ob_err *err);
+/* Memory of the host, [data, data + n), *borrowed* until vk_mem_free and not written by the device, as a buffer's:
+ * for VK_EXT_external_memory_host with d->import. The pages it begins and ends in must be mapped whole. */
+ob_status vk_mem_import(vk_dev *d, const void *data, uint64_t n, vk_mem *out, ob_err *err);
 void vk_mem_free(vk_dev *d, vk_mem *m);
 void vk_mem_deinit(vk_dev *d); /* all blocks */
 ob_status vk_stage_init(vk_dev *d, ob_err *err);

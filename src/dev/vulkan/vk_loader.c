@@ -143,6 +143,20 @@ static bool has_extension(const vk_lib *lib, VkPhysicalDevice dev, const char *n
     return found;
 }
 
+/* "f16 16x16x16 to f32", once each, as many as there is room for. */
+static void note_matrix(vk_phys *p, const VkCooperativeMatrixPropertiesKHR *m)
+{
+    static const char *const names[] = {"f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"};
+    char text[48];
+    if (m->AType != m->BType || m->CType != m->ResultType || (int)m->scope != VK_SCOPE_SUBGROUP_KHR || m->AType >= OB_COUNT(names) ||
+        m->CType >= OB_COUNT(names))
+        return;
+    snprintf(text, sizeof text, "%s %ux%ux%u to %s", names[m->AType], m->MSize, m->NSize, m->KSize, names[m->CType]);
+    const size_t n = strlen(p->matrices);
+    if (strstr(p->matrices, text) || n + strlen(text) + 3 > sizeof p->matrices) return;
+    snprintf(p->matrices + n, sizeof p->matrices - n, "%s%s", n ? ", " : "", text);
+}
+
 static void find_coopmat(const vk_lib *lib, vk_phys *p)
 {
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR get;
@@ -156,6 +170,7 @@ static void find_coopmat(const vk_lib *lib, vk_phys *p)
     for (uint32_t i = 0; i < n; i++) m[i].sType = (VkStructureType)STYPE_COOPMAT_PROPERTIES;
     if (get(p->handle, &n, m) >= 0)
         for (uint32_t i = 0; i < n; i++) {
+            note_matrix(p, &m[i]);
             const bool fits = m[i].MSize == 16 && m[i].NSize == 16 && m[i].KSize == 16 &&
                               (int)m[i].AType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
                               (int)m[i].BType == VK_COMPONENT_TYPE_FLOAT16_KHR && m[i].CType == m[i].ResultType &&
@@ -164,6 +179,17 @@ static void find_coopmat(const vk_lib *lib, vk_phys *p)
             p->coopmat.f16_sums |= fits && (int)m[i].CType == VK_COMPONENT_TYPE_FLOAT16_KHR;
         }
     ob_free(m);
+}
+
+/* Whether memory of the host can become a buffer's. */
+static void find_import(const vk_lib *lib, vk_phys *p)
+{
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &host};
+    if (!has_extension(lib, p->handle, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) return;
+    lib->GetPhysicalDeviceProperties2(p->handle, &props);
+    p->import_align = host.minImportedHostPointerAlignment;
 }
 
 /* Multiprocessors, where the driver tells. */
@@ -217,7 +243,7 @@ static void read_properties(const vk_lib *lib, vk_phys *p, uint32_t *api)
                                          .pNext = &p11};
     lib->GetPhysicalDeviceProperties2(p->handle, &props);
     const VkPhysicalDeviceProperties *b = &props.properties;
-    *api = b->apiVersion;
+    *api = p->api = b->apiVersion;
     snprintf(p->name, sizeof p->name, "%.127s", b->deviceName);
     snprintf(p->driver, sizeof p->driver, "%.60s %.60s", p12.driverName, p12.driverInfo);
     memcpy(p->cache_uuid, b->pipelineCacheUUID, sizeof p->cache_uuid);
@@ -293,6 +319,7 @@ static void describe(const vk_lib *lib, vk_phys *p)
     if (p->f16 && p->memory_model && has_extension(lib, p->handle, "VK_KHR_cooperative_matrix"))
         find_coopmat(lib, p);
     find_cores(lib, p);
+    find_import(lib, p);
 }
 
 static int rank(const vk_phys *p)
@@ -362,7 +389,7 @@ static uint64_t budget_limit(void)
     return mb ? mb << 20 : UINT64_MAX;
 }
 
-void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available)
+int vk_phys_heaps(const vk_lib *lib, const vk_phys *p, ob_dev_heap heaps[VK_MAX_MEMORY_HEAPS])
 {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
@@ -370,19 +397,29 @@ void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
         .pNext = p->budget ? &budget : NULL};
     lib->GetPhysicalDeviceMemoryProperties2(p->handle, &mem);
-    *total = *available = 0;
     for (uint32_t i = 0; i < mem.memoryProperties.memoryHeapCount; i++) {
         const VkMemoryHeap *h = &mem.memoryProperties.memoryHeaps[i];
-        const bool own = h->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
-        const uint64_t left = !p->budget                                      ? h->size
+        heaps[i].total_bytes = h->size;
+        heaps[i].own = h->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+        heaps[i].free_bytes = !p->budget                                      ? h->size
                               : budget.heapBudget[i] > budget.heapUsage[i] ? budget.heapBudget[i] - budget.heapUsage[i]
                                                                               : 0;
+    }
+    return (int)mem.memoryProperties.memoryHeapCount;
+}
+
+void vk_phys_memory(const vk_lib *lib, const vk_phys *p, uint64_t *total, uint64_t *available)
+{
+    ob_dev_heap heaps[VK_MAX_MEMORY_HEAPS];
+    const int n = vk_phys_heaps(lib, p, heaps);
+    *total = *available = 0;
+    for (int i = 0; i < n; i++) {
         if (p->integrated) { /* all heaps are the machine's memory */
-            *total += h->size;
-            *available += left;
-        } else if (own && h->size > *total) {
-            *total = h->size;
-            *available = left;
+            *total += heaps[i].total_bytes;
+            *available += heaps[i].free_bytes;
+        } else if (heaps[i].own && heaps[i].total_bytes > *total) {
+            *total = heaps[i].total_bytes;
+            *available = heaps[i].free_bytes;
         }
     }
     *available = OB_MIN(*available, budget_limit());

@@ -10,6 +10,7 @@
 #include "dev/vulkan/vk_int.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/math.h"
@@ -100,10 +101,11 @@ static void block_free(vk_dev *d, vk_block *b)
     ob_free(b);
 }
 
-static VkResult make_buffer(vk_dev *d, vk_block *b, VkBufferCreateFlags flags, VkMemoryRequirements *need)
+static VkResult make_buffer(vk_dev *d, vk_block *b, VkBufferCreateFlags flags, const void *next, VkMemoryRequirements *need)
 {
     const VkBufferCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .pNext = next,
         .flags = flags,
         .size = b->size,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
@@ -146,7 +148,7 @@ static VkResult block_allocate(vk_dev *d, vk_block *b)
 {
     VkMemoryRequirements need;
     bool mappable = false;
-    VkResult r = make_buffer(d, b, 0, &need);
+    VkResult r = make_buffer(d, b, 0, NULL, &need);
     if (r == VK_SUCCESS) r = allocate(d, b, need.size, need.memoryTypeBits, &b->memory, &mappable);
     if (r == VK_SUCCESS) r = d->BindBufferMemory(d->handle, b->buffer, b->memory, 0);
     if (r != VK_SUCCESS) return r;
@@ -184,7 +186,7 @@ static VkResult block_allocate_parts(vk_dev *d, vk_block *b)
 {
     VkMemoryRequirements need;
     bool mappable;
-    VkResult r = make_buffer(d, b, VK_BUFFER_CREATE_SPARSE_BINDING_BIT, &need);
+    VkResult r = make_buffer(d, b, VK_BUFFER_CREATE_SPARSE_BINDING_BIT, NULL, &need);
     if (r != VK_SUCCESS) return r;
     const uint64_t part = OB_MAX(d->max_alloc_bytes / need.alignment, (uint64_t)1) * need.alignment;
     const uint64_t n = (need.size + part - 1) / part;
@@ -282,6 +284,60 @@ void vk_mem_free(vk_dev *d, vk_mem *m)
         }
     }
     memset(m, 0, sizeof *m);
+}
+
+/* --- memory of the host ------------------------------------------------------------------------- */
+
+static VkResult block_import(vk_dev *d, vk_block *b, void *base)
+{
+    const VkExternalMemoryHandleTypeFlagBits kind = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+    const VkExternalMemoryBufferCreateInfo external = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                       .handleTypes = kind};
+    VkMemoryHostPointerPropertiesEXT host = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
+    VkMemoryRequirements need;
+    VkResult r = d->GetMemoryHostPointerPropertiesEXT(d->handle, kind, base, &host);
+    if (r == VK_SUCCESS) r = make_buffer(d, b, 0, &external, &need);
+    if (r != VK_SUCCESS) return r;
+    const int type = memory_type(d, host.memoryTypeBits & need.memoryTypeBits, 0);
+    if (type < 0 || need.size > b->size) return VK_ERROR_FEATURE_NOT_PRESENT;
+    const VkImportMemoryHostPointerInfoEXT pages = {.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
+                                                    .handleType = kind,
+                                                    .pHostPointer = base};
+    const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                             .pNext = &pages,
+                                             .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    const VkMemoryAllocateInfo alloc = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                        .pNext = &flags,
+                                        .allocationSize = b->size,
+                                        .memoryTypeIndex = (uint32_t)type};
+    r = d->AllocateMemory(d->handle, &alloc, NULL, &b->memory);
+    if (r == VK_SUCCESS) r = d->BindBufferMemory(d->handle, b->buffer, b->memory, 0);
+    if (r == VK_SUCCESS) take_address(d, b);
+    return r;
+}
+
+ob_status vk_mem_import(vk_dev *d, const void *data, uint64_t n, vk_mem *out, ob_err *err)
+{
+    const uint64_t align = d->phys->import_align, at = (uint64_t)(uintptr_t)data, base = at / align * align;
+    const uint64_t size = (at + n - base + align - 1) / align * align;
+    memset(out, 0, sizeof *out);
+    if (align > (uint64_t)sysconf(_SC_PAGESIZE) || size > d->max_alloc_bytes || (at - base) % 16)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: alignment or size does not suit the driver");
+    vk_block *b = ob_calloc(1, sizeof *b);
+    if (!b) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a block of device memory");
+    b->kind = VK_MEM_DEVICE;
+    b->size = b->used = size;
+    b->own = true;
+    b->n_live = 1;
+    const VkResult r = block_import(d, b, (void *)(uintptr_t)base);
+    if (r != VK_SUCCESS) {
+        block_free(d, b);
+        return vk_error(d, r, "importing host memory", err);
+    }
+    b->next = d->blocks[VK_MEM_DEVICE];
+    d->blocks[VK_MEM_DEVICE] = b;
+    *out = (vk_mem){.block = b, .off = at - base, .size = n, .addr = b->addr + (at - base)};
+    return OB_OK;
 }
 
 void vk_mem_deinit(vk_dev *d)

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/math.h"
 
 enum { UNIT = 32 };
@@ -261,7 +262,28 @@ uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc)
     return matrix_sizes(vk_stored_type(d, desc), desc->ne[0], desc->ne[1] * OB_MAX(desc->ne[2], 1), size);
 }
 
-static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
+/* The matrix where it lies, if it is kept as in the file and the driver can use those pages: *done. What a test made
+ * is gone sooner than its weight. */
+static ob_status use_in_place(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, uint64_t n_bytes, bool *done, ob_err *err)
+{
+    const bool as_is = w->type == OB_Q4_K || w->type == OB_Q5_K || (is_float(w->type) && w->type == desc->type && desc->ne[0] % UNIT == 0);
+    *done = false;
+    if (!d->import || d->testing || !as_is) return OB_OK;
+    ob_err why;
+    const ob_status s = vk_mem_import(d, desc->data, n_bytes, &w->mem, &why);
+    if (s == OB_OK) {
+        *done = true;
+        d->load.import_bytes += n_bytes;
+    } else if (s == OB_E_NO_MEMORY || s == OB_E_DEVICE_LOST) {
+        return ob_err_set(err, s, "%s", why.text);
+    } else if (!d->load.import_refused) {
+        d->load.import_refused = true;
+        ob_log_debug("vulkan: weights are copied, the driver cannot use the file's pages (%s)", why.text);
+    }
+    return OB_OK;
+}
+
+static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, bool *keeps_data, ob_err *err)
 {
     const size_t row = desc->ne[0] > 0 ? ob_type_row_bytes(desc->type, desc->ne[0]) : 0;
     if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 ||
@@ -275,6 +297,11 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     for (int i = 0; i < 4; i++) {
         off[i + 1] = ob_align_up(off[i] + size[i], 256);
         w->read_bytes += size[i];
+    }
+    OB_TRY(use_in_place(d, desc, w, row * (uint64_t)desc->ne[1], keeps_data, err));
+    if (*keeps_data) {
+        w->w = w->mem.addr;
+        return OB_OK;
     }
     OB_TRY(vk_mem_new(d, VK_MEM_DEVICE, off[4], &w->mem, err));
     w->w = w->mem.addr;
@@ -340,7 +367,7 @@ ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out,
             flat.ne[1] *= flat.ne[2];
             flat.ne[2] = 1;
         }
-        OB_GOTO(make_matrix(d, &flat, w, err));
+        OB_GOTO(make_matrix(d, &flat, w, keeps_data, err));
         if (desc->use != OB_USE_EMBED) OB_GOTO(vk_test_type(d, w->type, err));
         if (desc->use == OB_USE_EXPERTS && !d->testing) OB_GOTO(vk_test_experts(d, w->type, err));
     }

@@ -715,8 +715,9 @@ ob_status vk_plan_new(ob_dev *dev, const ob_program *prog, const ob_plan_binding
     OB_TRY(vk_plan_make(d, prog, b, d->fast, out, err));
     const vk_load *l = &d->load;
     ob_log_debug("vulkan: a plan for %d tokens, %d dispatches; loading by now: %d tests of kernels %.0f ms, %d pipelines %.0f "
-                 "ms, %.0f MiB packed in %.0f ms", prog->max_tok, (*out)->n_steps, l->n_tests, l->tests_ms, l->n_pipes,
-                 l->pipes_ms, (double)l->pack_bytes / 1048576.0, l->pack_ms);
+                 "ms, %.0f MiB packed in %.0f ms, %.1f MiB used in place", prog->max_tok, (*out)->n_steps, l->n_tests, l->tests_ms, l->n_pipes,
+                 l->pipes_ms, (double)l->pack_bytes / 1048576.0, l->pack_ms,
+                 (double)l->import_bytes / 1048576.0);
     vk_caches_write(d); /* a server may run for months, and end without a word */
     return OB_OK;
 }

@@ -16,6 +16,37 @@ static const uint64_t LARGE_BYTES = (uint64_t)20 << 30;
 
 /* --- what there is ---------------------------------------------------------------------------- */
 
+static void add_feature(char *out, size_t cap, const char *text)
+{
+    const size_t n = strlen(out);
+    snprintf(out + n, cap - n, "%s%s", n ? "; " : "", text);
+}
+
+static void describe_features(const vk_phys *p, char *out, size_t cap)
+{
+    char text[200];
+    out[0] = 0;
+    if (p->f16) add_feature(out, cap, "fp16");
+    if (p->int8) add_feature(out, cap, "int8");
+    if (p->int_dot) add_feature(out, cap, "int8 dot products");
+    int n = snprintf(text, sizeof text, "subgroups of %u", p->subgroup);
+    if (p->subgroup_max) n += snprintf(text + n, sizeof text - (size_t)n, " (%u to %u)", p->subgroup_min, p->subgroup_max);
+    if (!p->subgroup_add || !p->subgroup_shuffle) snprintf(text + n, sizeof text - (size_t)n, " without arithmetic");
+    add_feature(out, cap, text);
+    snprintf(text, sizeof text, "%u KiB shared", p->max_shared_bytes >> 10);
+    add_feature(out, cap, text);
+    if (p->n_cores) {
+        snprintf(text, sizeof text, "%u cores", p->n_cores);
+        add_feature(out, cap, text);
+    }
+    if (p->sparse) add_feature(out, cap, "sparse buffers");
+    if (p->import_align) add_feature(out, cap, "host memory import");
+    if (p->matrices[0]) {
+        snprintf(text, sizeof text, "matrices %s", p->matrices);
+        add_feature(out, cap, text);
+    }
+}
+
 static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char *kind, int shown)
 {
     const vk_phys *p = &lib->phys[index];
@@ -23,9 +54,12 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     snprintf(out->kind, sizeof out->kind, "%s", kind);
     out->index = shown;
     snprintf(out->name, sizeof out->name, "%.127s", p->name);
-    snprintf(out->driver, sizeof out->driver, "%.80s;%s%s%s%s", p->driver,
-             p->subgroup_add ? " subgroups" : "", p->f16 ? " fp16" : "",
-             p->int_dot ? " int8-dot" : "", p->coopmat.f16_16x16x16 ? " matrices" : "");
+    snprintf(out->driver, sizeof out->driver, "%.100s, Vulkan %u.%u", p->driver, VK_API_VERSION_MAJOR(p->api),
+             VK_API_VERSION_MINOR(p->api));
+    describe_features(p, out->features, sizeof out->features);
+    ob_dev_heap heaps[VK_MAX_MEMORY_HEAPS];
+    out->n_heaps = OB_MIN(vk_phys_heaps(lib, p, heaps), (int)OB_DEV_MAX_HEAPS);
+    memcpy(out->heaps, heaps, (size_t)out->n_heaps * sizeof *heaps);
     out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | OB_DEV_SAMPLE | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
                 (p->timestamps ? OB_DEV_PROFILE : 0);
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
@@ -100,8 +134,11 @@ enum { STYPE_COOPMAT_FEATURES = 1000506000 };
 static VkResult create_device(vk_dev *d)
 {
     const vk_phys *p = d->phys;
-    static const char *const names[] = {"VK_KHR_cooperative_matrix"};
+    const char *names[2];
+    uint32_t n_names = 0;
     const bool cm = p->coopmat.f16_16x16x16;
+    if (cm) names[n_names++] = "VK_KHR_cooperative_matrix";
+    if (d->import) names[n_names++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
     coopmat_features matrices = {.sType = (VkStructureType)STYPE_COOPMAT_FEATURES,
                                  .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceVulkan13Features f13 = {
@@ -139,7 +176,7 @@ static VkResult create_device(vk_dev *d)
                                      .pNext = &features,
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = cm ? 1 : 0,
+                                     .enabledExtensionCount = n_names,
                                      .ppEnabledExtensionNames = names};
     return d->lib->CreateDevice(p->handle, &info, NULL, &d->handle);
 }
@@ -153,6 +190,11 @@ static ob_status load_functions(vk_dev *d, ob_err *err)
     if (!f) return ob_err_set(err, OB_E_UNSUPPORTED, "vulkan: the driver has no vk" #name);
     VK_DEVICE_FNS(X)
 #undef X
+    if (d->import) {
+        f = d->lib->GetDeviceProcAddr(d->handle, "vkGetMemoryHostPointerPropertiesEXT");
+        memcpy(&d->GetMemoryHostPointerPropertiesEXT, &f, sizeof f);
+        d->import = f != NULL;
+    }
     return OB_OK;
 }
 
@@ -233,6 +275,14 @@ static uint64_t limit_by_hand(void)
     return mb ? mb << 20 : UINT64_MAX;
 }
 
+/* Weights stay in the host's memory where it is the device's too. OB_VK_IMPORT=0 never, 1 on any device. */
+static bool wants_import(const vk_phys *p)
+{
+    const char *text = getenv("OB_VK_IMPORT");
+    if (!p->import_align || (text && strcmp(text, "0") == 0)) return false;
+    return p->integrated || (text && strcmp(text, "1") == 0);
+}
+
 static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_options *opt,
                              ob_dev **out, ob_err *err)
 {
@@ -255,6 +305,7 @@ static ob_status open_device(const ob_dev_api *api, int index, const ob_dev_opti
     d->profile = opt->profile;
     d->n_host_threads = opt->n_threads;
     d->sg = choose_subgroup(p);
+    d->import = wants_import(p);
     d->attn = vk_attn_tuning_get();
     const VkResult r = create_device(d);
     if (r != VK_SUCCESS) {
