@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""What each type costs: KLD, agreement and size of our quantiser's files and of llama.cpp's, as a table.
+"""The tables of docs/quality.md: what quantising costs, as divergence from the source's own predictions.
 
-    tools/quality_table.py --model M.gguf --text A.txt [--text B.txt] [--imatrix-text C.txt]
-                           [--llama-quantize PATH] [--types Q4_0,Q4_K_M] [--output docs/quality.md]
+    tools/quality_table.py --model M.gguf [--model N.gguf] --text A.txt --text pydoc:0 --importance pydoc:1
+                           [--llama-quantize PATH] [--types Q4_0,Q4_K_M] [--chunks 4,6] [--work DIR] [--output FILE.md]
 
-The source is M as F32 (a model that was quantised before is a fine source here: its weights are taken as exact).
-Base logits and comparisons run with f32 activations and caches, so that only weights differ. Both quantisers get
-the same source, types and importance file, and are judged by the same program on the same text.
+For each model two tables: the 4-bit routes (Q4_0, Q4_K_M, Hadamard-rotated, and ours, with f32 and with 4-bit
+activations), and each type of `1bit quantize` beside llama.cpp's own quantiser.
+
+The source is M as F32: a model that was quantised before is a fine source here, its weights are taken as exact.
+Base logits and comparisons run with f32 activations and caches, so that only what a row names differs. Both
+quantisers get the same source and are judged by the same program on the same texts. `pydoc:0` and `pydoc:1` are two
+halves of Python's own documentation (pydoc_data.topics), a text that every machine has; the one is not in the other.
+With --work what was measured is kept there, and a second run goes on where the first one stopped.
 """
 import argparse
 import json
@@ -17,7 +22,18 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TYPES = "Q8_0,Q6_K,Q5_K_M,Q5_K_S,Q5_1,Q5_0,Q4_K_M,Q4_K_S,IQ4_NL,IQ4_XS,Q4_1,Q4_0,Q3_K_L,Q3_K_M,Q3_K_S,Q2_K"
-PURE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL")  # also measured with one type for all: no mix to hide in
+COVARIANCE = "2048"  # columns of a block of products: whole rows of small models
+#: name, command, options, importance; what the routes are made of
+ROUTES = [
+    ("Q4_0", "quantize", ["Q4_0"], False),
+    ("Q4_K_M", "quantize", ["Q4_K_M"], False),
+    ("Q4_K_M, importance", "quantize", ["Q4_K_M"], True),
+    ("H32 (`1bit rotate`)", "rotate", [], False),
+    ("**ours**: H32, compensated", "rotate", [], True),
+    ("**ours**, mixed", "rotate", ["MIX"], True),
+]
+#: tensors of "ours, mixed" that are not 4-bit; see docs/quality.md for how they were chosen
+MIX = ["--tensor-type", "ffn_down=Q8_0"]
 
 
 def run(*args):
@@ -27,125 +43,170 @@ def run(*args):
     return done.stdout
 
 
+def python_docs(half):
+    import pydoc_data.topics
+    topics = pydoc_data.topics.topics
+    names = sorted(topics)
+    return "\n".join(topics[n] for i, n in enumerate(names) if (i % 4 == 0) == (half == "0"))
+
+
 class Bench:
-    def __init__(self, args, folder):
-        self.args, self.folder = args, folder
-        self.source = self.path("source.gguf")
-        run(args.program, "quantize", args.model, self.source, "F32", "--allow-requantize", "-q")
-        self.bases = []
-        for i, text in enumerate(args.text):
-            base = self.path(f"{i}.base")
-            run(args.program, "perplexity", "-m", self.source, "-f", text, "--exact", "--base", base, "-q",
-                "--chunks", args.chunks)
-            self.bases.append(base)
-        self.imatrix = None
-        if args.imatrix_text:
-            self.imatrix = self.path("imatrix.gguf")
-            run(args.program, "imatrix", "-m", self.source, "-f", args.imatrix_text, "-o", self.imatrix, "-q")
+    """One model: its source, base logits, importance, and the figures that were measured."""
+
+    def __init__(self, args, model, folder):
+        self.args, self.model = args, model
+        self.name = os.path.splitext(os.path.basename(model))[0]
+        self.folder = os.path.join(folder, self.name)
+        os.makedirs(self.folder, exist_ok=True)
+        self.program = args.program
+        self.known = self.path("figures.json")
+        self.figures = json.load(open(self.known, encoding="utf8")) if os.path.exists(self.known) else {}
+        self.source = self.make("source.gguf", lambda to: run(self.program, "quantize", model, to, "F32", "--allow-requantize", "-q"))
+        self.texts = [self.text(t) for t in args.text]
+        self.bases = [self.make(f"{i}.base", lambda to, i=i, t=t: run(
+            self.program, "perplexity", "-m", self.source, "-f", t, "--exact", "--base", to, "-q", "--chunks", args.chunks[i]))
+            for i, t in enumerate(self.texts)]
+        self.imatrix = self.make("imatrix.gguf", lambda to: run(
+            self.program, "imatrix", "-m", self.source, "-f", self.text(args.importance), "-o", to, "-q", "--covariance", COVARIANCE,
+            "--chunks", args.importance_chunks)) if args.importance else None
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def judge(self, model):
-        """[{kld, top1, ppl_ratio}] for each text, and bits per weight."""
-        out = [json.loads(run(self.args.program, "kld", "-m", model, "--base", b, "--exact", "--json", "-q"))
-               for b in self.bases]
-        info = json.loads(run(self.args.program, "info", "--json", model))
-        n_bytes = sum(t["bytes"] for t in info["tensors"])
+    def make(self, name, how):
+        path = self.path(name)
+        if not os.path.exists(path):
+            how(path + ".new")
+            os.rename(path + ".new", path)
+        return path
+
+    def text(self, name):
+        if not name.startswith("pydoc:"):
+            return name
+        path = self.path(name.replace(":", "") + ".txt")
+        with open(path, "w", encoding="utf8") as f:
+            f.write(python_docs(name[6:]))
+        return path
+
+    def bits(self, model):
+        info = json.loads(run(self.program, "info", "--json", model))
         n = 0
         for t in info["tensors"]:
             k = 1
             for d in t["shape"]:
                 k *= d
             n += k
-        os.unlink(model)
-        return out, 8 * n_bytes / n
+        return 8 * sum(t["bytes"] for t in info["tensors"]) / n
 
-    def ours(self, kind, pure=False, imatrix=False):
-        out = self.path("ours.gguf")
-        run(self.args.program, "quantize", self.source, out, kind, "-q", *(["--pure"] if pure else []),
-            *(["--imatrix", self.imatrix] if imatrix else []))
-        return self.judge(out)
+    def judge(self, key, make, act4=False):
+        """{"bits", "texts": [kld's JSON for each text]} of the file that `make(path)` writes; act4: also with 4-bit activations."""
+        wanted = [key] + ([key + " act4"] if act4 else [])
+        if not all(k in self.figures for k in wanted):
+            path = self.path("trial.gguf")
+            make(path)
+            for k in wanted:
+                options = ["--exact"] + (["--act4", "all"] if k != key else [])
+                self.figures[k] = {"bits": self.bits(path), "texts": [
+                    json.loads(run(self.program, "kld", "-m", path, "--base", b, *options, "--json", "-q")) for b in self.bases]}
+                print(f"{self.name}: {k}: " + ", ".join(f"{t['kld']['value']:.4f}" for t in self.figures[k]["texts"]),
+                      file=sys.stderr, flush=True)
+            os.unlink(path)
+            with open(self.known, "w", encoding="utf8") as f:
+                json.dump(self.figures, f)
+        return [self.figures[k] for k in wanted]
 
-    def rotated(self):
-        out = self.path("rotated.gguf")
-        run(self.args.program, "rotate", self.source, out, "-q")
-        return self.judge(out)
+    def ours(self, command, options, importance):
+        options = [o for x in options for o in (MIX if x == "MIX" else [x])]
+        extra = ["--imatrix", self.imatrix] if importance else []
+        return lambda to: run(self.program, command, self.source, to, *options, *extra, "-q")
 
-    def peer(self, kind, pure=False, imatrix=False):
-        out = self.path("peer.gguf")
-        run(self.args.llama_quantize, *(["--pure"] if pure else []), *(["--imatrix", self.imatrix] if imatrix else []),
-            self.source, out, kind)
-        return self.judge(out)
-
-
-def cell(result):
-    return f"{result['kld']['value']:.5f} ± {result['kld']['error']:.5f} | {100 * result['top1']['value']:.1f}"
-
-
-def row(name, bench, ours, peer):
-    (mine, bits), other = ours, peer and peer[0]
-    cells = []
-    for i in range(len(bench.bases)):
-        cells.append(cell(mine[i]))
-        cells.append(cell(other[i]) if other else "– | –")
-        cells.append(f"{mine[i]['kld']['value'] / other[i]['kld']['value']:.2f}" if other else "–")
-    return f"| {name} | {bits:.2f} | " + " | ".join(cells) + " |"
+    def peer(self, kind):
+        return lambda to: run(self.args.llama_quantize, self.source, to, kind)
 
 
-def table(bench, log):
-    args = bench.args
-    names = [os.path.basename(t) for t in args.text]
-    head = "| type | bits | " + " | ".join(f"KLD, ours ({n}) | top-1 % | KLD, llama.cpp | top-1 % | ratio" for n in names) + " |"
-    lines = [head, "|---" * (head.count("|") - 1) + "|"]
+def figures(result, ppl):
+    out = []
+    for t in result["texts"]:
+        out += [f"{t['kld']['value']:.4f} ± {t['kld']['error']:.4f}", f"{100 * t['top1']['value']:.1f}"]
+        if ppl:
+            out.append(f"{t['ppl']['value']:.3f}")
+    return out
 
-    def add(name, ours, peer):
-        lines.append(row(name, bench, ours, peer))
-        log(lines[-1])
 
-    for kind in args.types.split(","):
-        variants = [("", {})]
-        if kind in PURE:
-            variants.append((", pure", {"pure": True}))
-        if bench.imatrix and kind not in ("Q8_0", "Q6_K"):
-            variants.append((", importance", {"imatrix": True}))
-        for note, options in variants:
-            add(kind + note, bench.ours(kind, **options), bench.peer(kind, **options) if args.llama_quantize else None)
-    if not args.no_rotate:
-        add("H32 Q4_0 (`1bit rotate`)", bench.rotated(), None)
+def line(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def routes(bench):
+    names = [os.path.basename(t) for t in bench.args.text]
+    lines = [line(["file", "bits", "activations"] + [x for n in names for x in (f"KLD ({n})", "top-1 %", "PPL")])]
+    lines.append("|---" * (6 if len(names) == 1 else 3 + 3 * len(names)) + "|")
+    for name, command, options, importance in ROUTES:
+        if importance and not bench.imatrix:
+            continue
+        key = " ".join([command, *[o for x in options for o in (MIX if x == "MIX" else [x])], "imatrix" if importance else ""])
+        exact, *act4 = bench.judge(key, bench.ours(command, options, importance), command == "rotate")
+        for activations, result in [("f32", exact)] + [("4 bits", r) for r in act4]:
+            lines.append(line([name, f"{result['bits']:.2f}", activations] + figures(result, True)))
     return lines
+
+
+def types(bench):
+    names = [os.path.basename(t) for t in bench.args.text]
+    head = ["type", "bits"] + [x for n in names for x in (f"KLD, ours ({n})", "top-1 %", "KLD, llama.cpp", "top-1 %", "ratio")]
+    lines = [line(head), "|---" * len(head) + "|"]
+    for kind in [k for k in bench.args.types.split(",") if k]:
+        ours, = bench.judge(f"quantize {kind} ", bench.ours("quantize", [kind], False))
+        peer = bench.judge(f"llama.cpp {kind}", bench.peer(kind))[0] if bench.args.llama_quantize else None
+        cells = [kind, f"{ours['bits']:.2f}"]
+        for i in range(len(names)):
+            mine, other = ours["texts"][i], peer and peer["texts"][i]
+            cells += figures({"texts": [mine]}, False) + (figures({"texts": [other]}, False) if peer else ["–", "–"])
+            cells.append(f"{mine['kld']['value'] / other['kld']['value']:.2f}" if peer else "–")
+        lines.append(line(cells))
+    return lines
+
+
+def report(bench):
+    args = bench.args
+    counts = ", ".join(f"{os.path.basename(t)} {r['n']}" for t, r in zip(args.text, next(iter(bench.figures.values()))["texts"]))
+    ppl = ", ".join(f"{r['ppl_base']['value']:.3f}" for r in next(iter(bench.figures.values()))["texts"])
+    out = [f"### {bench.name}", "", f"Positions: {counts}; perplexity of the source {ppl}" +
+           (f"; importance and products from {args.importance_chunks} chunks of {os.path.basename(args.importance)}" if bench.imatrix else "") + ".", ""]
+    return out
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("--model", required=True)
+    p.add_argument("--model", action="append", required=True, metavar="FILE.gguf")
     p.add_argument("--text", action="append", required=True, metavar="FILE")
-    p.add_argument("--imatrix-text", metavar="FILE")
-    p.add_argument("--types", default=TYPES)
-    p.add_argument("--chunks", default="8", help="of 512 tokens, of each text")
+    p.add_argument("--importance", metavar="FILE", help="text for importance and products of columns")
+    p.add_argument("--importance-chunks", default="60", metavar="N")
+    p.add_argument("--types", default=TYPES, help="of the second table; empty: none")
+    p.add_argument("--no-routes", action="store_true", help="leave the first table out")
+    p.add_argument("--chunks", default="4", metavar="N,...", help="of 512 tokens, of each text")
     p.add_argument("--program", default=os.path.join(ROOT, "build", "1bit"))
     p.add_argument("--llama-quantize", metavar="PATH")
-    p.add_argument("--no-rotate", action="store_true")
+    p.add_argument("--work", metavar="DIR", help="keep what was made and measured here")
     p.add_argument("--output", metavar="FILE.md")
     args = p.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(args, folder)
-        lines = table(bench, lambda line: print(line, file=sys.stderr, flush=True))
-        counts = [json.loads(run(args.program, "kld", "-m", bench.source, "--base", b, "--exact", "--json", "-q"))["n"]
-                  for b in bench.bases]
-    text = ["# Quality of quantised files", "",
-            "Made by `tools/quality_table.py` (its head says how); KLD in nats, mean ± standard error, against the source's "
-            "logits; top-1: share of positions with the same likeliest token; ratio: our KLD over llama.cpp's. "
-            "f32 activations on both sides.", "",
-            f"Model {os.path.basename(args.model)}, weights taken as exact; " +
-            ", ".join(f"{os.path.basename(t)}: {n} positions" for t, n in zip(args.text, counts)) +
-            (f"; importance from {os.path.basename(args.imatrix_text)}" if args.imatrix_text else "") + ".", ""] + lines
-    out = "\n".join(text) + "\n"
+    args.chunks = (args.chunks.split(",") * len(args.text))[:len(args.text)]
+    lines = []
+    with tempfile.TemporaryDirectory() as scratch:
+        benches = [Bench(args, m, args.work or scratch) for m in args.model]
+        for wanted, title, table in ((not args.no_routes, "4-bit routes", routes), (bool(args.types), "Types", types)):
+            if not wanted:
+                continue
+            lines += [f"## {title}", ""]
+            for bench in benches:
+                rows = table(bench)
+                lines += report(bench) + rows + [""]
+    text = "\n".join(lines)
     if args.output:
         with open(args.output, "w", encoding="utf8") as f:
-            f.write(out)
+            f.write(text)
     else:
-        sys.stdout.write(out)
+        sys.stdout.write(text)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/scratch.h"
 
 enum { MAX_ALIGN = 65536 };
 
@@ -15,11 +16,13 @@ struct ob_outfile {
     FILE *f;
     char *path, *temp;
     uint64_t n_bytes;
+    int ticket; /* of base/scratch.h */
 };
 
 static void outfile_free(ob_outfile *o)
 {
     if (o->f) fclose(o->f);
+    ob_scratch_drop(o->ticket);
     ob_free(o->path);
     ob_free(o->temp);
     ob_free(o);
@@ -35,6 +38,7 @@ ob_status ob_outfile_new(const char *path, ob_outfile **out, ob_err *err)
         return ob_err_set(err, OB_E_INVALID, "%.200s is not an ordinary file", path);
     ob_outfile *o = ob_calloc(1, sizeof *o);
     if (!o) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to write %.200s", path);
+    o->ticket = -1;
     size_t len = strlen(path) + 32;
     o->path = ob_strdup(path);
     o->temp = ob_malloc(len);
@@ -43,6 +47,7 @@ ob_status ob_outfile_new(const char *path, ob_outfile **out, ob_err *err)
         goto out;
     }
     snprintf(o->temp, len, "%s.%ld.part", path, (long)getpid());
+    o->ticket = ob_scratch_add(o->temp); /* before the file is there: none may be left in between */
     o->f = fopen(o->temp, "wbx");
     if (!o->f) s = ob_err_set_errno(err, OB_E_IO, errno, "cannot write %.200s", o->temp);
 out:

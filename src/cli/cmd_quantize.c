@@ -1,4 +1,6 @@
 /* 1bit quantize and 1bit rotate: a model file with smaller weights. */
+#include <unistd.h>
+
 #include "base/alloc.h"
 #include "base/math.h"
 #include "cli/cli.h"
@@ -42,6 +44,7 @@ static int convert(const ob_args *a, ob_quantize_params *p)
     p->arg = &rep;
     OB_GOTO(ob_cli_find_model(a->pos[0], &path, &err));
     OB_GOTO(ob_file_open(path, 0, &src, &err));
+    if (access(a->pos[1], F_OK) == 0) on_note(&rep, "DST is there already; it is replaced when the new file is complete");
     if (ob_cli_str(a, OB_OPT_IMATRIX)) OB_GOTO(ob_imatrix_load(ob_cli_str(a, OB_OPT_IMATRIX), &im, &err));
     p->imatrix = im;
     OB_GOTO(ob_convert_quantize(src, a->pos[1], p, &r, &err));

@@ -94,8 +94,9 @@ static const ob_command k_commands[] = {
      "Q5_1 Q5_0 Q4_K_M Q4_K_S IQ4_NL IQ4_XS Q4_1 Q4_0 NVFP4 MXFP4 MXFP4_MOE Q3_K_L Q3_K_M Q3_K_S Q2_K Q2_K_S "
      "Q2_0 TQ2_0 TQ1_0 Q1_0. These are the mixes of llama.cpp: which tensor gets which type is the same there. "
      "A row that does not fit the blocks of its type gets a larger type.\n\n"
-     "SRC should hold F32, F16, BF16 or Q8_0. With --imatrix the columns that matter more are kept more "
-     "exactly; `1bit imatrix` makes the file. DST appears when it is complete.",
+     "SRC should hold F32, F16, BF16 or Q8_0; it may be a GGUF file, a 1BP package or safetensors. With --imatrix the columns that matter more are kept more "
+     "exactly; `1bit imatrix` makes the file. DST appears when it is complete, in place of one that was there; "
+     "nothing is left of a run that is stopped.",
      ob_cmd_quantize},
     {OB_CMD_IMATRIX, "imatrix", "", 0, 0, "which weights matter, for quantize",
      "Runs a text (--file, or standard input) through the model in chunks of --ctx-size tokens "
@@ -106,7 +107,8 @@ static const ob_command k_commands[] = {
      "Multiplies the matrices of attention and feed-forward layers (experts too) by the 32-point "
      "Walsh-Hadamard transform along their rows and quantises them to Q4_0; the rest is kept in 4.5 to 8.5 "
      "bits. The file is marked (onebit.hadamard_q4_0 = 32), and a device that cannot rotate activations "
-     "refuses it. Other engines do not know the mark: they load the file and write nonsense.",
+     "refuses it. Other engines do not know the mark: they load the file and write nonsense. DST appears when it "
+     "is complete, in place of one that was there.",
      ob_cmd_rotate},
     {OB_CMD_PULL, "pull", "NAME", 1, 1, "download a model into the library",
      "NAME is a name that `1bit list` shows (with --force a model of the library is fetched again from where it "

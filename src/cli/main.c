@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/scratch.h"
 #include "cli/cli.h"
 #include "dev/device.h"
 #include "gates/gates.h"
@@ -46,8 +47,28 @@ static int unknown_command(const char *word)
     return ob_cli_usage_error(NULL, "unknown command '%.80s'", word);
 }
 
+/* Told to stop: no half-written file stays, then the signal does what it does without us. */
+static void on_stop(int sig)
+{
+    ob_scratch_remove_all();
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static void catch_stops(void)
+{
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
+        struct sigaction was, a = {.sa_handler = on_stop};
+        if (sigaction(stops[i], NULL, &was) == 0 && was.sa_handler == SIG_IGN) continue; /* nohup, a shell's background job */
+        sigemptyset(&a.sa_mask);
+        sigaction(stops[i], &a, NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    catch_stops();
     signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe is an error to report, not a death */
     if (argc < 2) {
         ob_cli_write_help(stderr, NULL);

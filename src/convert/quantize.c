@@ -21,10 +21,11 @@ typedef struct job {
     conv_target *targets;  /* [n_tensors] */
     ob_tensor *dst;        /* [n_tensors]: as they will stand in the file */
     size_t n;
-    float **rows;          /* [n_threads][max row] */
+    float **rows;          /* [n_threads][2 max row]: a row, and what its rounding needs */
     float *importance;     /* [max row * matrices] of the tensor at hand, or NULL for none */
     bool have_importance;
     float *factors;        /* [matrices][k][block] of the tensor at hand: its rounding is compensated; NULL: it is not */
+    int32_t *orders;       /* [matrices][k / 32] with them: in which order blocks go */
     int64_t block;         /* columns of a block of them; the last one may be shorter */
     uint8_t *piece;
     size_t piece_bytes;
@@ -49,10 +50,12 @@ static const uint8_t *source_row(const job *j, int64_t row)
 static ob_status compensate_row(const job *j, int64_t mat, float *row, uint8_t *dst, ob_err *err)
 {
     const int64_t k = j->t->ne[0];
+    const size_t block_bytes = ob_type_row_bytes(j->to.type, 32);
     for (int64_t i = 0; i < k; i++)
         if (!isfinite(row[i])) return ob_err_set(err, OB_E_INVALID, "column %lld is not finite", (long long)i);
     for (int64_t c = 0; c < k; c += j->block)
-        conv_gptq_row(row + c, j->factors + (mat * k + c) * j->block, OB_MIN(j->block, k - c), dst + c / 32 * 18);
+        conv_gptq_row(j->to.type, row + c, j->factors + (mat * k + c) * j->block, j->orders + (mat * k + c) / 32,
+                      OB_MIN(j->block, k - c), row + k, dst + (size_t)(c / 32) * block_bytes);
     return OB_OK;
 }
 
@@ -115,7 +118,7 @@ static void prepare_factors(void *arg, int ith, int n_threads)
         const int64_t mat = i / n_block, c = i % n_block * j->block;
         ob_err e;
         fail(j, conv_gptq_prepare(j->p->imatrix, j->t->name, mat, j->to.rotate, c, OB_MIN(j->block, k - c),
-                                  j->factors + (mat * k + c) * j->block, &e), "matrix", mat, &e);
+                                  j->factors + (mat * k + c) * j->block, j->orders + (mat * k + c) / 32, &e), "matrix", mat, &e);
     }
 }
 
@@ -131,11 +134,14 @@ static ob_status load_factors(job *j, ob_err *err)
     size_t n;
     const int64_t k = j->t->ne[0], n_mats = j->t->ne[2] * j->t->ne[3];
     ob_free(j->factors);
+    ob_free(j->orders);
     j->factors = NULL;
-    j->block = j->p->imatrix && j->to.type == OB_Q4_0 ? ob_imatrix_cov_block(j->p->imatrix, j->t->name, k, n_mats) : 0;
+    j->orders = NULL;
+    j->block = j->p->imatrix && conv_gptq_can(j->to.type) ? ob_imatrix_cov_block(j->p->imatrix, j->t->name, k, n_mats) : 0;
     if (!j->block) return OB_OK;
     if (ob_mul_size((size_t)(k * n_mats), (size_t)j->block, &n)) j->factors = ob_reallocarray(NULL, n, sizeof(float));
-    if (!j->factors) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to compensate the rounding of %s", j->t->name);
+    j->orders = ob_reallocarray(NULL, (size_t)(k * n_mats / 32), sizeof *j->orders);
+    if (!j->factors || !j->orders) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to compensate the rounding of %s", j->t->name);
     ob_pool_run(j->pool, prepare_factors, j);
     j->res.n_compensated++;
     return atomic_load(&j->failed) ? failure(j, err) : OB_OK;
@@ -249,7 +255,7 @@ static ob_status allocate(job *j, ob_err *err)
     j->rows = ob_calloc((size_t)n_threads, sizeof *j->rows);
     if (j->p->imatrix) j->importance = ob_reallocarray(NULL, (size_t)imp, sizeof *j->importance);
     bool ok = j->piece && j->rows && (!j->p->imatrix || j->importance);
-    for (int i = 0; i < n_threads && ok; i++) ok = (j->rows[i] = ob_reallocarray(NULL, (size_t)row, sizeof(float))) != NULL;
+    for (int i = 0; i < n_threads && ok; i++) ok = (j->rows[i] = ob_reallocarray(NULL, 2 * (size_t)row, sizeof(float))) != NULL;
     return ok ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory to quantise");
 }
 
@@ -301,6 +307,7 @@ out:
     ob_free(j.piece);
     ob_free(j.importance);
     ob_free(j.factors);
+    ob_free(j.orders);
     ob_free(j.targets);
     ob_free(j.dst);
     return s;

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/limits.h"
 #include "base/math.h"
+#include "base/scratch.h"
 #include "fmt/fmt_int.h"
 #include "fmt/onebp.h"
 
@@ -456,6 +457,7 @@ ob_status ob_onebp_convert(const char *src, const char *dst, bool force, ob_oneb
     ob_onebp_plan plan = {0};
     ob_onebp_out out = {.fd = -1};
     ob_status s = OB_OK;
+    int ticket = -1;
     OB_GOTO(ob_file_open(src, OB_OPEN_NO_DATA, &f, err));
     s = ob_onebp_plan_make(&plan, &f, 1, err);
     if (s != OB_OK) {
@@ -463,12 +465,14 @@ ob_status ob_onebp_convert(const char *src, const char *dst, bool force, ob_oneb
         goto out;
     }
     OB_GOTO(ob_onebp_out_open(&out, dst, force, err));
+    ticket = ob_scratch_add(out.part);
     OB_GOTO(ob_onebp_out_begin(&out, &plan, false, err));
     OB_GOTO(ob_onebp_copy(&out, &plan, f, progress, arg, err));
     OB_GOTO(ob_onebp_out_finish(&out, err));
     *made = (ob_onebp_made){plan.n_tensors, plan.n_kv, plan.n_weight_bytes};
 out:
     ob_onebp_out_close(&out, false);
+    ob_scratch_drop(ticket);
     ob_onebp_plan_deinit(&plan);
     ob_file_close(f);
     return s;

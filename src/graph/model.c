@@ -291,12 +291,18 @@ static ob_status load_rotation(ob_model *m, ob_err *err)
     int64_t size;
     const ob_kv *kv = ob_file_find_kv(m->file, key);
     if (!kv) return OB_OK;
-    if (!ob_kv_i64(kv, &size)) return ob_err_set(err, OB_E_FORMAT, "key %s is not a whole number", key);
+    if (!ob_kv_i64(kv, &size))
+        return ob_err_set(err, OB_E_FORMAT, "the file is marked as Hadamard-rotated, but its key %s is not a whole number", key);
     if (size != OB_HADAMARD)
         return ob_err_set(err, OB_E_UNSUPPORTED, "the weights are Hadamard-rotated in blocks of %lld (key %s): only 32 is known",
                           (long long)size, key);
-    m->hadamard = true;
-    return OB_OK;
+    for (size_t i = 0; i < ob_file_n_tensors(m->file) && !m->hadamard; i++) {
+        const ob_tensor *t = ob_file_tensor(m->file, i);
+        m->hadamard = t->type == OB_Q4_0 && strcmp(t->name, "token_embd.weight") != 0;
+    }
+    if (m->hadamard) return OB_OK;
+    return ob_err_set(err, OB_E_FORMAT, "the file is marked as Hadamard-rotated (key %s), but has no Q4_0 matrix, and only those can be",
+                      key);
 }
 
 ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_model **out, ob_err *err)

@@ -116,13 +116,11 @@ static uint32_t fifth_bits(const uint8_t *q)
     return h;
 }
 
-float ob_quant_q4_0_scale(const float x[32], const float importance[32], void *dst)
+uint16_t ob_quant_symmetric_scale(const float x[32], const float importance[32], int lo, int hi)
 {
     float w[QK];
     ob_quant_weights(importance, QK, w);
-    const uint16_t d = stored_scale(x, w, QK, -8, 7, ob_quant_fit_scale(x, w, QK, -8, 7));
-    wr16(dst, d);
-    return ob_f16_to_f32(d);
+    return stored_scale(x, w, QK, lo, hi, ob_quant_fit_scale(x, w, QK, lo, hi));
 }
 
 void ob_quant_q_q4_0(const float *src, void *dst, int64_t n, const float *importance)

@@ -95,8 +95,8 @@ static inline uint16_t ob_f32_to_bf16(float f)
 OB_MUST_CHECK ob_status ob_quantize(ob_type t, const float *src, void *dst, int64_t n_rows,
                                     int64_t n_per_row, const float *importance, ob_err *err);
 
-/* The scale that serves 32 columns best as Q4_0 with codes -8..7, importance [32] >= 0; stored at dst (f16) and
- * returned as stored. For quantisers that choose the codes themselves. */
-float ob_quant_q4_0_scale(const float x[32], const float importance[32], void *dst);
+/* The scale (f16) that serves 32 columns best with codes lo..hi, importance [32] >= 0. For quantisers that choose the
+ * codes themselves. */
+uint16_t ob_quant_symmetric_scale(const float x[32], const float importance[32], int lo, int hi);
 
 #endif

@@ -2,14 +2,17 @@
 import importlib.util
 import json
 import os
+import socket
+import subprocess
 import threading
 import time
+import urllib.request
 import xml.etree.ElementTree
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, wait_until
 
 spec = importlib.util.spec_from_file_location("e2e_bench", os.path.join(ROOT, "tools", "e2e_bench.py"))
 e2e_bench = importlib.util.module_from_spec(spec)
@@ -105,9 +108,59 @@ def test_no_server(capsys):
     assert "e2e_bench:" in capsys.readouterr().err
 
 
-def test_real_server(server, tmp_path):
+class Caching(e2e_bench.Server):
+    """Asks for what the tool never asks for: to keep and reuse the prompt."""
+
+    def post(self, path, body):
+        return super().post(path, {**body, "cache_prompt": True} if "completions" in path else body)
+
+
+def check_real_server(url, tmp_path):
+    """The table, the lines and the arithmetic of a run; and that a prompt out of the cache is refused."""
     out = tmp_path / "out.jsonl"
-    assert e2e_bench.main(["--url", server.url, "--prompt-tokens", "96", "--runs", "2", "--max-tokens", "8",
+    assert e2e_bench.main(["--url", url, "--prompt-tokens", "64,96", "--runs", "2", "--max-tokens", "12", "--label", "real",
                            "--jsonl", str(out)]) == 0
-    for run in json.loads(out.read_text())["runs"]:
-        assert run["n"] == 8 and run["n_prompt"] == 96 and run["cached"] == 0
+    lines = [json.loads(x) for x in out.read_text().splitlines()]
+    assert [(x["label"], x["prompt_tokens"], len(x["runs"])) for x in lines] == [("real", 64, 2), ("real", 96, 2)]
+    for x in lines:
+        assert {"ttft_s", "e2e_s", "decode_tps", "effective_tps", "server_prompt_tps", "server_decode_tps"} <= set(x["median"])
+        for run in x["runs"]:
+            assert run["n"] == 12 and run["n_prompt"] == x["prompt_tokens"] and run["cached"] == 0
+            assert run["e2e_s"] == pytest.approx(run["ttft_s"] + (run["n"] - 1) / run["decode_tps"])
+            assert run["effective_tps"] == pytest.approx(run["n"] / run["e2e_s"])
+            assert run["server_prompt_tps"] > 0 and run["server_decode_tps"] > 0
+    caching = Caching(url, 60)
+    prompt = e2e_bench.make_prompt(caching, e2e_bench.CORPUS, 80)
+    e2e_bench.measure(caching, None, prompt, 80, 4)
+    with pytest.raises(e2e_bench.Refused, match="of 80 prompt tokens came from the server's cache"):
+        e2e_bench.measure(caching, None, prompt, 80, 4)
+
+
+def test_our_server(server, tmp_path):
+    check_real_server(server.url, tmp_path)
+
+
+def test_llama_server(model, tmp_path):
+    """ONEBIT_TEST_LLAMA_SERVER names llama.cpp's server."""
+    program = os.environ.get("ONEBIT_TEST_LLAMA_SERVER")
+    if not program:
+        pytest.skip("ONEBIT_TEST_LLAMA_SERVER does not name llama.cpp's server")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    p = subprocess.Popen([program, "-m", model, "--port", str(port), "-c", "1024", "-t", "1", "-np", "1"],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                         env={**os.environ, "LD_LIBRARY_PATH": os.path.dirname(program)})
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def ready():
+            try:
+                return urllib.request.urlopen(url + "/health", timeout=5).status == 200
+            except OSError:
+                return False
+        assert wait_until(ready, 60) is not None
+        check_real_server(url, tmp_path)
+    finally:
+        p.kill()
+        p.wait()

@@ -1,7 +1,9 @@
 """The commands that measure and change model files: perplexity's base logits, kld."""
 import json
 import os
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -176,3 +178,107 @@ def test_imatrix_figures(tmp_path):
     got = {t.name: t.data for t in GGUFReader(im).tensors}
     assert got["blk.0.attn_q.weight.counts"].item() == 64
     np.testing.assert_allclose(got["blk.0.attn_q.weight.in_sum2"].ravel(), (x * x).sum(axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("args", [("quantize", "SRC", "DST", "Q2_K", "-t", "1", "--allow-requantize"),
+                                  ("quantize", "SRC", "DST", "F32", "--allow-requantize"),
+                                  ("convert", "SRC", "DST", "--force")])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_leaves_nothing_behind(args, how, model, tmp_path):
+    """Not the half-written file; and what was there before stays."""
+    dst = tmp_path / "dst.gguf"
+    dst.write_bytes(b"what was there")
+    argv = [PROGRAM, *({"SRC": model, "DST": str(dst)}.get(a, a) for a in args), "-q"]
+    p = subprocess.Popen(argv, stderr=subprocess.PIPE)
+    while p.poll() is None and len(os.listdir(tmp_path)) < 2:
+        time.sleep(0.001)
+    p.send_signal(how)
+    p.communicate(timeout=60)
+    assert os.listdir(tmp_path) == ["dst.gguf"]
+    if p.returncode:
+        assert p.returncode == -how and dst.read_bytes() == b"what was there"
+    else:  # it was quicker than the signal
+        assert run("info", dst).returncode == 0
+    if args[3:4] == ("Q2_K",):
+        assert p.returncode == -how
+
+
+def test_an_output_that_is_there_is_replaced(tmp_path):
+    out = tmp_path / "q.gguf"
+    run("quantize", golden("llama.gguf"), out, "Q8_0")
+    said = run("quantize", golden("llama.gguf"), out, "Q4_0").stderr
+    assert "is there already" in said and tensors(out)["blk.0.ffn_up.weight"] == "Q4_0"
+    assert os.listdir(tmp_path) == ["q.gguf"]
+    # its own source, too: what is read stays until the new file is complete
+    run("quantize", out, out, "F16", "--allow-requantize")
+    assert tensors(out)["blk.0.ffn_up.weight"] == "F16"
+
+
+def h32():
+    """The normalised Walsh-Hadamard matrix of 32 points, by Sylvester's doubling."""
+    import numpy as np
+    h = np.ones((1, 1))
+    while len(h) < 32:
+        h = np.block([[h, h], [h, -h]])
+    return h / np.sqrt(32)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3moe", "qwen35moe", "glm47flash"])
+def test_what_rotate_does_to_each_tensor(name, tmp_path):
+    """Row D1: the mark; unrotated weights are the source's within Q4_0's error; norms, routers, embeddings and the
+    output matrix are not rotated."""
+    import numpy as np
+    from gguf import GGUFReader, dequantize
+    out, plain = tmp_path / "rotated.gguf", tmp_path / "plain.gguf"
+    run("rotate", golden(f"{name}.gguf"), out)
+    run("quantize", golden(f"{name}.gguf"), plain, "Q4_0", "--pure")
+    read = lambda path: {t.name: (t.tensor_type.name, dequantize(t.data, t.tensor_type).astype(np.float64)) for t in GGUFReader(path).tensors}
+    field = GGUFReader(out).fields["onebit.hadamard_q4_0"]
+    assert field.contents() == 32
+    source, rotated, unrotated = read(golden(f"{name}.gguf")), read(out), read(plain)
+    assert list(source) == list(rotated)
+    error = lambda x, t: np.sqrt(((x - source[t][1]) ** 2).sum() / (source[t][1] ** 2).sum())
+    n = 0
+    for t, (kind, x) in rotated.items():
+        if kind == "Q4_0" and t != "token_embd.weight":
+            back = (x.reshape(-1, 32) @ h32()).reshape(x.shape)
+            assert error(back, t) < 1.1 * max(0.08, error(unrotated[t][1], t)), t
+            assert error(x, t) > 1, t  # it was rotated
+            n += 1
+        else:
+            assert error(x, t) < 0.1 if kind in ("Q4_0", "Q5_K", "Q5_0", "Q5_1") else error(x, t) < 0.03, (t, kind)
+        if "norm" in t or t.endswith("ffn_gate_inp.weight"):
+            assert kind == "F32" and np.array_equal(x, source[t][1]), t
+        if t in ("token_embd.weight", "output.weight"):
+            assert error(x, t) < 0.1, t
+    assert n >= 4 * 2, n
+
+
+@pytest.mark.parametrize("value,source,words", [(16, "rotated", "Hadamard-rotated"), (0, "rotated", "Hadamard-rotated"),
+                                                (32, "q8", "Hadamard"), ("text", "rotated", "Hadamard-rotated")])
+def test_wrong_marks_are_told(value, source, words, tmp_path):
+    """A value that is not 32, or of another type, and a mark on a file without Q4_0: an error, never nonsense."""
+    from gguf import GGUFReader, GGUFWriter
+    made, out = tmp_path / "made.gguf", tmp_path / "marked.gguf"
+    if source == "rotated":
+        run("rotate", golden("llama.gguf"), made)
+    else:
+        run("quantize", golden("llama.gguf"), made, "Q8_0")
+    r = GGUFReader(made)
+    w = GGUFWriter(out, "llama")
+    for key, field in r.fields.items():
+        if key.startswith("GGUF.") or key in ("general.architecture", "onebit.hadamard_q4_0"):
+            continue
+        w.add_key_value(key, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    if isinstance(value, str):
+        w.add_string("onebit.hadamard_q4_0", value)
+    else:
+        w.add_int32("onebit.hadamard_q4_0", value)
+    for t in r.tensors:
+        w.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    done = run("run", "-m", out, "--device", "cpu", "--raw", "-n", "2", "hello", check=False)
+    assert done.returncode == 1 and words in done.stderr, done.stderr

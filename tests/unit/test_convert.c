@@ -217,13 +217,13 @@ static void test_importance(void **state)
     assert_int_equal(ob_imatrix_load(src_path, &im, &e), OB_E_FORMAT);
 }
 
-/* Loss of rows [N][K] rounded to Q4_0 at q, by the products c [K][K]. */
-static double row_loss(const uint8_t *q, bool rotated, const float *x, int n_x)
+/* Loss of rows [N][K] rounded to a type at q, by the products c [K][K]. */
+static double row_loss(ob_type type, const uint8_t *q, bool rotated, const float *x, int n_x)
 {
     static float back[K];
     double loss = 0;
     for (int n = 0; n < N; n++) {
-        ob_type_get(OB_Q4_0)->dequant(q + (size_t)n * ob_type_row_bytes(OB_Q4_0, K), back, K);
+        ob_type_get(type)->dequant(q + (size_t)n * ob_type_row_bytes(type, K), back, K);
         if (rotated) ob_hadamard_row(back, K);
         for (int r = 0; r < n_x; r++) {
             double y = 0;
@@ -252,7 +252,9 @@ static void test_compensation(void **state)
         }
     }
     write_source(k_names, 7);
-    for (int rotate = 0; rotate < 2; rotate++) {
+    for (int turn = 0; turn < 3; turn++) {
+        const bool rotate = turn == 1;
+        const ob_type type = turn == 2 ? OB_Q5_0 : OB_Q4_0;
         double loss[3];
         for (int way = 0; way < 3; way++) { /* no products, blocks of 32, whole rows */
             ob_imatrix *im;
@@ -264,13 +266,13 @@ static void test_compensation(void **state)
             assert_int_equal(ob_imatrix_save(im, im_path, "numbers", 1, N_X, &e), OB_OK);
             ob_imatrix_free(im);
             assert_int_equal(ob_imatrix_load(im_path, &im, &e), OB_OK);
-            const ob_quantize_params p = {.type = "q4_0", .pure = true, .imatrix = im, .rotate = rotate};
+            const ob_quantize_params p = {.type = ob_type_get(type)->name, .pure = true, .imatrix = im, .rotate = rotate};
             assert_int_equal(convert(&p, &r, &e), OB_OK);
             assert_int_equal(r.n_compensated, way ? 1 : 0);
             ob_file *f = reopen();
             const ob_tensor *t = ob_file_find_tensor(f, "blk.0.attn_q.weight");
-            assert_int_equal(t->type, OB_Q4_0);
-            loss[way] = row_loss(t->data, rotate, x, N_X);
+            assert_int_equal(t->type, type);
+            loss[way] = row_loss(type, t->data, rotate, x, N_X);
             ob_file_close(f);
             ob_imatrix_free(im);
         }
