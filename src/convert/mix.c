@@ -309,6 +309,8 @@ static conv_target choose(const model_facts *m, const mix_info *x, const ob_quan
                           const ob_tensor *t, int64_t at)
 {
     conv_target c = {.type = (ob_type)t->type};
+    /* Vectors of half precision, as safetensors have them: other engines read them as F32 only. */
+    if (t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1 && (t->type == OB_F16 || t->type == OB_BF16 || t->type == OB_F64)) c.type = OB_F32;
     if (!may_quantize(t)) return c;
     if (p->rotate) return rotated_target(m, t, r);
     c.by_rule = r != NULL;

@@ -41,8 +41,18 @@ typedef struct job {
     ob_err fail_err;
 } job;
 
+/* Row of the target `row` in the source: the same, or, where a head's rotary pairs lie half a head apart, side by side
+ * in the target (ob_tensor.rope_heads). */
+static int64_t source_index(const ob_tensor *t, int64_t row)
+{
+    if (!t->rope_heads) return row;
+    const int64_t n = t->ne[1] / t->rope_heads, in = row % n;
+    return row - in + in / 2 + in % 2 * (n / 2);
+}
+
 static const uint8_t *source_row(const job *j, int64_t row)
 {
+    row = source_index(j->t, row);
     return (const uint8_t *)j->t->data + (size_t)row * ob_type_row_bytes((ob_type)j->t->type, j->t->ne[0]);
 }
 
@@ -147,14 +157,21 @@ static ob_status load_factors(job *j, ob_err *err)
     return atomic_load(&j->failed) ? failure(j, err) : OB_OK;
 }
 
+/* Is tensor i more than copied? */
+static bool changes(const job *j, size_t i)
+{
+    const ob_tensor *t = ob_file_tensor(j->src, i);
+    return j->targets[i].type != (ob_type)t->type || j->targets[i].rotate || t->rope_heads;
+}
+
 static ob_status write_tensor(job *j, size_t i, ob_err *err)
 {
-    const ob_tensor *t = ob_file_tensor(j->src, i), *d = &j->dst[i];
+    const ob_tensor *t = ob_file_tensor(j->src, i);
     const int64_t k = t->ne[0], rows = t->ne[1] * t->ne[2] * t->ne[3];
     const size_t row_bytes = ob_type_row_bytes(j->targets[i].type, k);
     j->t = t;
     j->to = j->targets[i];
-    if (d->type == t->type && !j->to.rotate) {
+    if (!changes(j, i)) {
         for (size_t at = 0; at < t->n_bytes; at += PIECE_BYTES) {
             const size_t n = OB_MIN(t->n_bytes - at, (size_t)PIECE_BYTES);
             OB_TRY(ob_outfile_write(j->out, (const uint8_t *)t->data + at, n, err));
@@ -203,7 +220,7 @@ static ob_status plan(job *j, ob_err *err)
         d->type = to->type;
         j->res.src_bytes += t->n_bytes;
         n_elems += rows * (uint64_t)t->ne[0];
-        if (d->type != t->type || to->rotate) {
+        if (changes(j, i)) {
             const size_t row_bytes = ob_type_row_bytes(to->type, t->ne[0]);
             if (!ob_type_get(t->type)->dequant)
                 return ob_err_set(err, OB_E_UNSUPPORTED, "tensor %s has type %s, which cannot be converted", t->name,
@@ -246,7 +263,7 @@ static ob_status allocate(job *j, ob_err *err)
     const int n_threads = ob_pool_n_threads(j->pool);
     for (size_t i = 0; i < j->n; i++) {
         const ob_tensor *t = ob_file_tensor(j->src, i);
-        if (j->dst[i].type == t->type && !j->targets[i].rotate) continue;
+        if (!changes(j, i)) continue;
         row = OB_MAX(row, t->ne[0]);
         imp = OB_MAX(imp, t->ne[0] * t->ne[2] * t->ne[3]);
     }

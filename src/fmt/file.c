@@ -147,6 +147,40 @@ no_memory:
     return ob_err_set(err, OB_E_NO_MEMORY, "no memory to open a file");
 }
 
+/* A model in shards: the first one that the index names. f->path: the folder (folder_len bytes) and a name. */
+static ob_status enter_shards(ob_file *f, size_t folder_len, ob_err *err)
+{
+    ob_part p = {0};
+    json_t *index = NULL, *file;
+    const char *name;
+    ob_status s = OB_OK;
+    ob_buf path;
+    ob_buf_init(&path, 1 << 16);
+    ob_buf_addf(&path, "%.*s/model.safetensors.index.json", (int)folder_len, f->path);
+    OB_GOTO(ob_buf_status(&path, err));
+    s = ob_part_map(&p, ob_buf_str(&path), err);
+    if (s == OB_E_NOT_FOUND) s = ob_err_set(err, s, "is a directory without a model.safetensors in it");
+    if (s == OB_OK) s = ob_fmt_json((const char *)p.data, p.len, "model.safetensors.index.json", &index, err);
+    if (s != OB_OK) goto out;
+    s = ob_err_set(err, OB_E_FORMAT, "model.safetensors.index.json names no first shard (…-00001-of-….safetensors)");
+    json_object_foreach(json_object_get(index, "weight_map"), name, file)
+    {
+        const char *shard = json_string_value(file);
+        if (!shard || strchr(shard, '/') || !strstr(shard, "-00001-of-")) continue;
+        ob_buf_clear(&path);
+        ob_buf_addf(&path, "%.*s/%s", (int)folder_len, f->path, shard);
+        OB_GOTO(ob_buf_status(&path, err));
+        ob_free(f->path);
+        f->path = ob_buf_take(&path, NULL);
+        break;
+    }
+out:
+    ob_part_unmap(&p);
+    json_decref(index);
+    ob_buf_deinit(&path);
+    return s;
+}
+
 /* A folder stands for the one file of weights in it, as Hugging Face lays models out. */
 static ob_status enter_folder(ob_file *f, ob_err *err)
 {
@@ -161,9 +195,7 @@ static ob_status enter_folder(ob_file *f, ob_err *err)
     memcpy(path + len, name, sizeof name);
     ob_free(f->path);
     f->path = path;
-    if (stat(path, &st) != 0)
-        return ob_err_set(err, OB_E_NOT_FOUND, "is a directory without a model.safetensors in it");
-    return OB_OK;
+    return stat(path, &st) == 0 ? OB_OK : enter_shards(f, len, err);
 }
 
 ob_status ob_file_open(const char *path, unsigned flags, ob_file **out, ob_err *err)
@@ -261,6 +293,7 @@ const ob_tensor *ob_file_find_tensor(const ob_file *f, const char *name)
 
 void ob_file_prefetch(const ob_file *f, const ob_tensor *t)
 {
+    if (t->file_index < 0) return;
     const ob_part *p = &f->parts[t->file_index];
     long page = sysconf(_SC_PAGESIZE);
     if (!p->mapped || page <= 0) return;
@@ -270,6 +303,7 @@ void ob_file_prefetch(const ob_file *f, const ob_tensor *t)
 
 void ob_file_release_pages(const ob_file *f, const ob_tensor *t)
 {
+    if (t->file_index < 0) return;
     const ob_part *p = &f->parts[t->file_index];
     long page = sysconf(_SC_PAGESIZE);
     if (!p->mapped || page <= 0) return;

@@ -48,7 +48,9 @@ typedef struct ob_tensor {
     const void *data;   /* in the mapping; NULL when opened with OB_OPEN_NO_DATA */
     size_t n_bytes;
     uint64_t file_off;  /* absolute offset in the file that holds it */
-    int file_index;     /* which part of a split file */
+    int file_index;     /* which part of a split file; -1: made up, in no file */
+    int32_t rope_heads; /* not 0: so many heads, in each of which the rows of a rotary pair are half a head apart (Llama of
+                           Hugging Face) where GGUF has them side by side */
 } ob_tensor;
 
 enum {
@@ -57,8 +59,8 @@ enum {
 };
 
 /* Open by content: the first bytes decide, not the name. For a split GGUF any part may be named.
- * A folder stands for the model.safetensors in it; a BERT or a Laya of Hugging Face looks like the GGUF of
- * the same model (fmt/hf_bert.c, hf_laya.c), other safetensors have their own names and no pairs.
+ * A folder stands for the model.safetensors in it, or for its shards; a BERT, a Laya, a Llama or a Qwen of Hugging
+ * Face looks like the GGUF of the same model (fmt/hf_*.c), other safetensors have their own names and no pairs.
  * Strings and tensors are borrowed views of the mapping, alive until ob_file_close.
  * `path` is copied. Errors: NOT_FOUND, IO, FORMAT (text says which field at which byte offset),
  * UNSUPPORTED (big-endian file, unknown version), LIMIT, NO_MEMORY. */

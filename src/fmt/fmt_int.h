@@ -79,6 +79,8 @@ OB_MUST_CHECK ob_status ob_safetensors_load(ob_file *f, ob_err *err);
 OB_MUST_CHECK ob_status ob_hf_bert_adopt(ob_file *f, ob_err *err);
 /* The same for Laya in its published layout. */
 OB_MUST_CHECK ob_status ob_hf_laya_adopt(ob_file *f, ob_err *err);
+/* The same for a Llama, a Qwen2 or a Qwen3; other decoders are refused by name. */
+OB_MUST_CHECK ob_status ob_hf_decoder_adopt(ob_file *f, ob_err *err);
 
 /* JSON text that is an object (json_decref it); `what` names it in errors: FORMAT, LIMIT, NO_MEMORY. */
 OB_MUST_CHECK ob_status ob_fmt_json(const char *text, size_t len, const char *what, json_t **out, ob_err *err);

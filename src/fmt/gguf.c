@@ -190,7 +190,10 @@ void ob_file_part_path(const ob_file *f, int part, ob_buf *out)
 {
     size_t prefix_len;
     char tail[64];
-    if (f->n_parts > 1 && is_part_name(f->path, 0, f->n_parts, &prefix_len)) {
+    const char *shard = strstr(f->path, "-00001-of-");
+    if (f->n_parts > 1 && !strcmp(f->format, "safetensors") && shard) {
+        ob_buf_addf(out, "%.*s-%05d%s", (int)(shard - f->path), f->path, part + 1, shard + 6);
+    } else if (f->n_parts > 1 && is_part_name(f->path, 0, f->n_parts, &prefix_len)) {
         ob_buf_add(out, f->path, prefix_len);
         ob_buf_adds(out, split_tail(tail, part, f->n_parts));
     } else {

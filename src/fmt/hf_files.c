@@ -74,6 +74,19 @@ void ob_pair_bool(ob_pairs_made *p, const char *key, bool x)
     ob_buf_addc(&p->b, x);
 }
 
+void ob_pair_f32(ob_pairs_made *p, const char *key, double x)
+{
+    const float v = (float)x;
+    ob_pair(p, key, OB_KV_F32);
+    ob_buf_add(&p->b, &v, sizeof v);
+}
+
+double ob_hf_number(const json_t *o, const char *key, double otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
 void ob_pair_text(ob_pairs_made *p, const char *key, const char *s)
 {
     ob_pair(p, key, OB_KV_STRING);

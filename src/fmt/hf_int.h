@@ -32,7 +32,19 @@ void ob_hf_add_text(ob_buf *b, const char *s, uint64_t len);
 void ob_pair(ob_pairs_made *p, const char *key, ob_kv_type type);
 void ob_pair_u32(ob_pairs_made *p, const char *key, uint64_t x);
 void ob_pair_bool(ob_pairs_made *p, const char *key, bool x);
+void ob_pair_f32(ob_pairs_made *p, const char *key, double x);
 void ob_pair_text(ob_pairs_made *p, const char *key, const char *s);
+/* A number of the config, or its default. */
+double ob_hf_number(const json_t *o, const char *key, double otherwise);
+
+/* A token with a job: named by tokenizer_config.json, else by one of the usual names; GGUF's keys for its id. */
+typedef struct ob_hf_role {
+    const char *role, *keys[2], *usual[3];
+} ob_hf_role;
+/* tokenizer.json (NULL: nothing is added) with n_vocab ids. UNSUPPORTED: no byte-pair encoding, or words are split in
+ * an unknown way. */
+OB_MUST_CHECK ob_status ob_hf_add_tokenizer(ob_pairs_made *p, const json_t *tokenizer, const json_t *tok_config,
+                                            const ob_hf_role *roles, size_t n_roles, size_t n_vocab, ob_err *err);
 /* Hand them to the file: *taken*. */
 OB_MUST_CHECK ob_status ob_hf_make_pairs(ob_file *f, ob_pairs_made *p, ob_err *err);
 

@@ -15,9 +15,7 @@
 #include "base/limits.h"
 #include "base/math.h"
 
-#define QWEN2_SPLIT "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-
-enum { HEAD_DIM = 64, TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_BYTE = 6 };
+enum { HEAD_DIM = 64 };
 
 typedef struct laya {
     char *folder;
@@ -94,24 +92,11 @@ static const ob_tensor *find(const ob_file *f, const char *name)
 
 /* ---- sizes and temperatures ----------------------------------------------------------------- */
 
-static void pair_f32(ob_pairs_made *p, const char *key, double x)
-{
-    const float v = (float)x;
-    ob_pair(p, key, OB_KV_F32);
-    ob_buf_add(&p->b, &v, sizeof v);
-}
-
-static double number(const json_t *o, const char *key, double otherwise)
-{
-    const json_t *v = json_object_get(o, key);
-    return json_is_number(v) ? json_number_value(v) : otherwise;
-}
-
 /* rope_parameters: {"full_attention": {"rope_theta"}, "sliding_attention": ...} in newer configs. */
 static double theta(const json_t *config, const char *flat, const char *kind, double otherwise)
 {
     const json_t *v = json_object_get(json_object_get(config, "rope_parameters"), kind);
-    return number(v, "rope_theta", number(config, flat, otherwise));
+    return ob_hf_number(v, "rope_theta", ob_hf_number(config, flat, otherwise));
 }
 
 static ob_status add_sizes(ob_pairs_made *p, const ob_file *f, const laya *h, ob_err *err)
@@ -133,12 +118,12 @@ static ob_status add_sizes(ob_pairs_made *p, const ob_file *f, const laya *h, ob
     ob_pair_u32(p, "modern-bert.feed_forward_length", (uint64_t)down->ne[0]);
     ob_pair_u32(p, "modern-bert.attention.head_count", (uint64_t)n_head);
     ob_pair_u32(p, "modern-bert.vocab_size", (uint64_t)embd->ne[1]);
-    pair_f32(p, "modern-bert.attention.layer_norm_epsilon", number(h->config, "norm_eps", 1e-5));
+    ob_pair_f32(p, "modern-bert.attention.layer_norm_epsilon", ob_hf_number(h->config, "norm_eps", 1e-5));
     ob_pair_bool(p, "modern-bert.attention.causal", false);
     ob_pair_u32(p, "modern-bert.attention.sliding_window", (uint64_t)window);
     ob_pair_u32(p, "modern-bert.attention.sliding_window_pattern", (uint64_t)every);
-    pair_f32(p, "modern-bert.rope.freq_base", theta(h->config, "global_rope_theta", "full_attention", 160000));
-    pair_f32(p, "modern-bert.rope.freq_base_swa", theta(h->config, "local_rope_theta", "sliding_attention", 10000));
+    ob_pair_f32(p, "modern-bert.rope.freq_base", theta(h->config, "global_rope_theta", "full_attention", 160000));
+    ob_pair_f32(p, "modern-bert.rope.freq_base_swa", theta(h->config, "local_rope_theta", "sliding_attention", 10000));
     ob_pair_text(p, "modern-bert.decision.type", "laya");
     ob_pair_u32(p, "modern-bert.decision.block_count", (uint64_t)h->n_head);
     ob_pair_u32(p, "modern-bert.decision.max_head_tokens", (uint64_t)head_len);
@@ -157,162 +142,16 @@ static ob_status add_temperatures(ob_pairs_made *p, const laya *h, ob_err *err)
         char key[64];
         const json_t *v = json_array_get(all, t);
         snprintf(key, sizeof key, "modern-bert.decision.temperature.%s", types[t]);
-        pair_f32(p, key, json_is_number(v) ? json_number_value(v) : 1);
+        ob_pair_f32(p, key, json_is_number(v) ? json_number_value(v) : 1);
         for (size_t b = 0; b < OB_COUNT(buckets); b++) {
             char name[32];
             snprintf(name, sizeof name, "%s:%s", types[t], buckets[b][0]);
             v = json_object_get(by, name);
             snprintf(key, sizeof key, "modern-bert.decision.temperature.%s.%s", types[t], buckets[b][1]);
-            if (json_is_number(v)) pair_f32(p, key, json_number_value(v));
+            if (json_is_number(v)) ob_pair_f32(p, key, json_number_value(v));
         }
     }
     return OB_OK;
-}
-
-/* ---- vocabulary ----------------------------------------------------------------------------- */
-
-/* Which split of words a tokenizer.json asks for, in GGUF's names. */
-static ob_status split_name(const json_t *tokenizer, const char **out, ob_err *err)
-{
-    const json_t *pre = json_object_get(tokenizer, "pre_tokenizer");
-    const json_t *first = json_array_get(json_object_get(pre, "pretokenizers"), 0);
-    const json_t *one = first ? first : pre;
-    const char *type = json_string_value(json_object_get(one, "type"));
-    const char *regex = json_string_value(json_object_get(json_object_get(one, "pattern"), "Regex"));
-    if (json_is_true(json_object_get(json_object_get(tokenizer, "model"), "byte_fallback"))) {
-        *out = NULL; /* characters and byte tokens: Gemma's, which mmBERT has */
-    } else if (type && !strcmp(type, "ByteLevel")) {
-        *out = "gpt-2";
-    } else if (regex && !strncmp(regex, QWEN2_SPLIT, strlen(QWEN2_SPLIT))) {
-        *out = "qwen2";
-    } else {
-        return ob_err_set(err, OB_E_UNSUPPORTED, "tokenizer.json: its pre_tokenizer is not known");
-    }
-    return OB_OK;
-}
-
-typedef struct vocab {
-    ob_str *text; /* [n], borrowed from the JSON; data NULL: no token has this id */
-    uint8_t *type;
-    size_t n;
-} vocab;
-
-static ob_status vocab_put(vocab *v, const char *text, const json_t *id, uint8_t type, ob_err *err)
-{
-    const json_int_t at = json_integer_value(id);
-    if (!json_is_integer(id) || at < 0 || (size_t)at >= v->n)
-        return ob_err_set(err, OB_E_FORMAT, "tokenizer.json: the id of '%s' is not in 0..%zu",
-                          text ? ob_show(text, strlen(text)).text : "?", v->n - 1);
-    if (!text) return ob_err_set(err, OB_E_FORMAT, "tokenizer.json: token %lld has no text", (long long)at);
-    v->text[at] = (ob_str){text, strlen(text)};
-    v->type[at] = type;
-    return OB_OK;
-}
-
-static ob_status vocab_read(vocab *v, const json_t *tokenizer, ob_err *err)
-{
-    json_t *model = json_object_get(tokenizer, "model"), *map = json_object_get(model, "vocab"), *id, *added;
-    const char *kind = json_string_value(json_object_get(model, "type")), *text;
-    const bool bytes = json_is_true(json_object_get(model, "byte_fallback"));
-    size_t i;
-    if (!json_is_object(map) || (kind && strcmp(kind, "BPE") != 0))
-        return ob_err_set(err, OB_E_UNSUPPORTED, "tokenizer.json of Laya holds no BPE vocabulary");
-    json_object_foreach(map, text, id)
-    {
-        const bool byte = bytes && strlen(text) == 6 && !strncmp(text, "<0x", 3);
-        OB_TRY(vocab_put(v, text, id, byte ? TOKEN_BYTE : TOKEN_NORMAL, err));
-    }
-    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, added)
-    {
-        const bool special = json_is_true(json_object_get(added, "special"));
-        OB_TRY(vocab_put(v, json_string_value(json_object_get(added, "content")), json_object_get(added, "id"),
-                         special ? TOKEN_CONTROL : TOKEN_USER_DEFINED, err));
-    }
-    return OB_OK;
-}
-
-/* Ids by role: tokenizer_config.json names the tokens, else they have one of the usual names. */
-static void add_specials(ob_pairs_made *p, const laya *h, const vocab *v)
-{
-    static const struct { const char *role, *keys[2], *usual[3]; } roles[] = {
-        {"cls_token", {"cls", "bos"}, {"[CLS]", "<bos>", "<s>"}}, {"sep_token", {"seperator", "eos"}, {"[SEP]", "<eos>", "</s>"}},
-        {"mask_token", {"mask"}, {"[MASK]", "<mask>", NULL}},     {"pad_token", {"padding"}, {"[PAD]", "<pad>", NULL}},
-        {"unk_token", {"unknown"}, {"[UNK]", "<unk>", NULL}}};
-    for (size_t r = 0; r < OB_COUNT(roles); r++) {
-        const json_t *said = json_object_get(h->tok_config, roles[r].role);
-        const char *name = json_string_value(json_is_object(said) ? json_object_get(said, "content") : said);
-        int64_t id = -1;
-        for (size_t k = 0; id < 0 && k < 4; k++) {
-            const char *want = k == 0 ? name : roles[r].usual[k - 1];
-            for (size_t i = 0; want && id < 0 && i < v->n; i++)
-                if (v->text[i].len == strlen(want) && !memcmp(v->text[i].data, want, v->text[i].len)) id = (int64_t)i;
-        }
-        for (int k = 0; id >= 0 && k < 2 && roles[r].keys[k]; k++) {
-            char key[64];
-            snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", roles[r].keys[k]);
-            ob_pair_u32(p, key, (uint64_t)id);
-            v->type[id] = TOKEN_CONTROL;
-        }
-    }
-}
-
-static void add_array(ob_pairs_made *p, const char *key, ob_kv_type elem, uint64_t n)
-{
-    ob_pair(p, key, OB_KV_ARRAY);
-    ob_hf_add_u32(&p->b, elem);
-    ob_buf_add(&p->b, &n, sizeof n);
-}
-
-/* "a b", or ["a", "b"] in newer files. */
-static ob_status add_merges(ob_pairs_made *p, const json_t *merges, ob_err *err)
-{
-    size_t i;
-    json_t *m;
-    if (!json_is_array(merges)) return ob_err_set(err, OB_E_FORMAT, "tokenizer.json: merges are missing");
-    add_array(p, "tokenizer.ggml.merges", OB_KV_STRING, json_array_size(merges));
-    json_array_foreach((json_t *)merges, i, m)
-    {
-        const char *a = json_string_value(json_array_get(m, 0)), *b = json_string_value(json_array_get(m, 1));
-        const char *both = json_string_value(m);
-        if (both) {
-            ob_hf_add_text(&p->b, both, strlen(both));
-        } else if (a && b) {
-            const uint64_t len = strlen(a) + 1 + strlen(b);
-            ob_buf_add(&p->b, &len, sizeof len);
-            ob_buf_addf(&p->b, "%s %s", a, b);
-        } else {
-            return ob_err_set(err, OB_E_FORMAT, "tokenizer.json: merge %zu is no pair of texts", i);
-        }
-    }
-    return OB_OK;
-}
-
-static ob_status add_tokenizer(ob_pairs_made *p, const laya *h, size_t n_vocab, ob_err *err)
-{
-    const char *pre = NULL;
-    vocab v = {.n = n_vocab};
-    if (!h->tokenizer) return OB_OK; /* whoever wants text will say so */
-    ob_status s = split_name(h->tokenizer, &pre, err);
-    if (s == OB_OK) {
-        v.text = ob_calloc(n_vocab, sizeof *v.text);
-        v.type = ob_calloc(n_vocab, 1);
-        if (!v.text || !v.type) s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for %zu tokens", n_vocab);
-    }
-    if (s == OB_OK) memset(v.type, TOKEN_NORMAL, n_vocab);
-    if (s == OB_OK) s = vocab_read(&v, h->tokenizer, err);
-    if (s == OB_OK) {
-        ob_pair_text(p, "tokenizer.ggml.model", pre ? "gpt2" : "gemma4");
-        if (pre) ob_pair_text(p, "tokenizer.ggml.pre", pre);
-        add_specials(p, h, &v);
-        add_array(p, "tokenizer.ggml.tokens", OB_KV_STRING, v.n);
-        for (size_t i = 0; i < v.n; i++) ob_hf_add_text(&p->b, v.text[i].data ? v.text[i].data : "", v.text[i].len);
-        add_array(p, "tokenizer.ggml.token_type", OB_KV_U8, v.n);
-        ob_buf_add(&p->b, v.type, v.n);
-        s = add_merges(p, json_object_get(json_object_get(h->tokenizer, "model"), "merges"), err);
-    }
-    ob_free(v.text);
-    ob_free(v.type);
-    return s;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */
@@ -344,6 +183,12 @@ static const char *name_of(const laya *h)
     return slash && slash[1] ? slash + 1 : h->folder;
 }
 
+static const ob_hf_role k_roles[] = {
+    {"cls_token", {"cls", "bos"}, {"[CLS]", "<bos>", "<s>"}}, {"sep_token", {"seperator", "eos"}, {"[SEP]", "<eos>", "</s>"}},
+    {"mask_token", {"mask"}, {"[MASK]", "<mask>", NULL}},     {"pad_token", {"padding"}, {"[PAD]", "<pad>", NULL}},
+    {"unk_token", {"unknown"}, {"[UNK]", "<unk>", NULL}},
+};
+
 ob_status ob_hf_laya_adopt(ob_file *f, ob_err *err)
 {
     laya h = {0};
@@ -365,7 +210,8 @@ ob_status ob_hf_laya_adopt(ob_file *f, ob_err *err)
     ob_pair_text(&p, "general.name", name_of(&h));
     OB_GOTO(add_sizes(&p, f, &h, err));
     OB_GOTO(add_temperatures(&p, &h, err));
-    OB_GOTO(add_tokenizer(&p, &h, (size_t)find(f, "token_embd.weight")->ne[1], err));
+    OB_GOTO(ob_hf_add_tokenizer(&p, h.tokenizer, h.tok_config, k_roles, OB_COUNT(k_roles),
+                                (size_t)find(f, "token_embd.weight")->ne[1], err));
     OB_GOTO(ob_hf_make_pairs(f, &p, err));
 out:
     ob_buf_deinit(&p.b);

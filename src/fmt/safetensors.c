@@ -3,14 +3,16 @@
  * the end of the header, shape with the row length last; "__metadata__" maps strings to strings.
  *
  * The format says nothing of architectures or vocabularies. Those stand in files beside it, which
- * hf_bert.c and hf_laya.c read; without them the tensors keep their own names and there are no metadata pairs.
+ * hf_*.c read; without them the tensors keep their own names and there are no metadata pairs.
  */
 #include "fmt/fmt_int.h"
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/math.h"
@@ -96,29 +98,31 @@ static ob_status read_tensor(ob_file *f, ob_reader *r, const char *name, const j
 
 /* ---- load ----------------------------------------------------------------------------------- */
 
-static ob_status read_tensors(ob_file *f, ob_reader *r, json_t *header, uint64_t data_start)
+static ob_status read_tensors(ob_file *f, int part, ob_reader *r, json_t *header, uint64_t data_start)
 {
     const size_t most = json_object_size(header);
     const char *name;
     json_t *entry;
     ob_tensor *t;
-    if (most > OB_MAX_TENSORS) return ob_read_fail(r, OB_E_LIMIT, "%zu tensors (limit %u)", most, OB_MAX_TENSORS);
+    size_t n = 0;
+    if (most > OB_MAX_TENSORS - f->n_tensors) return ob_read_fail(r, OB_E_LIMIT, "%zu tensors (limit %u)", most, OB_MAX_TENSORS);
     OB_TRY(ob_tensors_add(f, most + 1, &t, r->err));
     r->item = "tensor";
     json_object_foreach(header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) continue;
-        r->index = f->n_tensors;
-        OB_TRY(read_tensor(f, r, name, entry, data_start, &t[f->n_tensors]));
-        f->n_tensors++;
+        r->index = f->n_tensors + n;
+        OB_TRY(read_tensor(f, r, name, entry, data_start, &t[n]));
+        t[n++].file_index = part;
     }
-    OB_TRY(ob_tensors_place(f, &f->parts[0], t, f->n_tensors, data_start, r->err));
-    return ob_tensors_check_overlap(t, f->n_tensors, false, r->err);
+    OB_TRY(ob_tensors_place(f, &f->parts[part], t, n, data_start, r->err));
+    f->n_tensors += n;
+    return ob_tensors_check_overlap(t, n, false, r->err);
 }
 
-ob_status ob_safetensors_load(ob_file *f, ob_err *err)
+static ob_status read_part(ob_file *f, int part, ob_err *err)
 {
-    ob_reader r = ob_reader_of(&f->parts[0], err);
+    ob_reader r = ob_reader_of(&f->parts[part], err);
     uint64_t header_len;
     json_t *header = NULL;
     OB_TRY(ob_read_u64(&r, &header_len, "header length"));
@@ -128,10 +132,45 @@ ob_status ob_safetensors_load(ob_file *f, ob_err *err)
     OB_TRY(ob_read_need(&r, header_len, "the header"));
     const char *text = (const char *)ob_span_take(&r.s, (size_t)header_len);
     OB_TRY(ob_fmt_json(text, (size_t)header_len, "the header", &header, err));
-    memcpy(f->format, "safetensors", sizeof "safetensors");
-    ob_status s = read_tensors(f, &r, header, 8 + header_len);
+    ob_status s = read_tensors(f, part, &r, header, 8 + header_len);
     json_decref(header);
+    return s;
+}
+
+/* "model-00001-of-00003.safetensors": the others lie beside it. */
+static ob_status read_shards(ob_file *f, ob_err *err)
+{
+    int count = 0, used = 0;
+    const char *at = strstr(f->path, "-00001-of-");
+    if (!at || sscanf(at, "-00001-of-%5d.safetensors%n", &count, &used) != 1 || !used || at[used] || count < 2) return OB_OK;
+    if ((unsigned)count > OB_MAX_SPLITS) return ob_err_set(err, OB_E_LIMIT, "%d shards (limit %u)", count, OB_MAX_SPLITS);
+    ob_part *parts = ob_reallocarray(f->parts, (size_t)count, sizeof *parts);
+    if (!parts) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d shards", count);
+    f->parts = parts;
+    memset(parts + 1, 0, (size_t)(count - 1) * sizeof *parts);
+    for (f->n_parts = 1; f->n_parts < count;) {
+        const int i = f->n_parts++;
+        ob_buf path;
+        ob_buf_init(&path, 1 << 16);
+        ob_buf_addf(&path, "%.*s-%05d%s", (int)(at - f->path), f->path, i + 1, at + 6);
+        ob_status s = ob_buf_status(&path, err);
+        if (s == OB_OK) s = ob_part_map(&f->parts[i], ob_buf_str(&path), err);
+        if (s == OB_OK && !ob_safetensors_is(&f->parts[i])) s = ob_err_set(err, OB_E_FORMAT, "it is no safetensors file");
+        if (s == OB_OK) s = read_part(f, i, err);
+        if (s != OB_OK) s = ob_err_prefix(err, s, "%.200s", ob_buf_str(&path));
+        ob_buf_deinit(&path);
+        OB_TRY(s);
+    }
+    return OB_OK;
+}
+
+ob_status ob_safetensors_load(ob_file *f, ob_err *err)
+{
+    memcpy(f->format, "safetensors", sizeof "safetensors");
+    ob_status s = read_part(f, 0, err);
+    if (s == OB_OK && f->path[0] && !(f->flags & OB_OPEN_ONE_PART)) s = read_shards(f, err);
     if (s == OB_OK && f->path[0]) s = ob_hf_laya_adopt(f, err);
     if (s == OB_OK && f->path[0]) s = ob_hf_bert_adopt(f, err);
+    if (s == OB_OK && f->path[0]) s = ob_hf_decoder_adopt(f, err);
     return s == OB_OK ? ob_tensors_index(f, err) : s;
 }

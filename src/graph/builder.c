@@ -50,6 +50,9 @@ static int32_t add_weight(ob_builder *b, ob_weight_use use, bool optional, const
         return OB_NONE;
     }
     b->tensor_used[t - ob_file_tensor(b->m->file, 0)] = 1;
+    if (t->rope_heads)
+        stick(b, ob_err_set(b->err, OB_E_UNSUPPORTED, "the rows of %s lie in Hugging Face's order: `1bit quantize FOLDER FILE.gguf F16` "
+                            "(or another type) makes a file that runs", name));
     for (int32_t i = 0; i < b->p->n_weights; i++)
         if (b->p->weights[i].data == t->data && b->p->weights[i].use == use && b->p->weights[i].ne[1] == t->ne[1] &&
             b->p->weights[i].ne[2] == t->ne[2])
