@@ -30,10 +30,9 @@ ROUTES = [
     ("Q4_K_M, importance", "quantize", ["Q4_K_M"], True),
     ("H32 (`1bit rotate`)", "rotate", [], False),
     ("**ours**: H32, compensated", "rotate", [], True),
-    ("**ours**, mixed", "rotate", ["MIX"], True),
+    ("**ours**, `ffn_down` Q8_0", "rotate", ["--tensor-type", "ffn_down=Q8_0"], True),
+    ("**ours**, Q5_0 compensated", "quantize", ["Q5_0"], True),
 ]
-#: tensors of "ours, mixed" that are not 4-bit; see docs/quality.md for how they were chosen
-MIX = ["--tensor-type", "ffn_down=Q8_0"]
 
 
 def run(*args):
@@ -116,7 +115,6 @@ class Bench:
         return [self.figures[k] for k in wanted]
 
     def ours(self, command, options, importance):
-        options = [o for x in options for o in (MIX if x == "MIX" else [x])]
         extra = ["--imatrix", self.imatrix] if importance else []
         return lambda to: run(self.program, command, self.source, to, *options, *extra, "-q")
 
@@ -144,7 +142,7 @@ def routes(bench):
     for name, command, options, importance in ROUTES:
         if importance and not bench.imatrix:
             continue
-        key = " ".join([command, *[o for x in options for o in (MIX if x == "MIX" else [x])], "imatrix" if importance else ""])
+        key = " ".join([command, *options, "imatrix" if importance else ""])
         exact, *act4 = bench.judge(key, bench.ours(command, options, importance), command == "rotate")
         for activations, result in [("f32", exact)] + [("4 bits", r) for r in act4]:
             lines.append(line([name, f"{result['bits']:.2f}", activations] + figures(result, True)))

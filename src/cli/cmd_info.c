@@ -1,6 +1,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 #include "base/math.h"
+#include "engine/recipes.h"
 #include "fmt/fmt.h"
 #include "graph/model.h"
 
@@ -19,6 +20,15 @@ static int architectures(const ob_args *a)
     return rc;
 }
 
+/* Settings that an engine would choose for this file. */
+static void add_recipes(const ob_file *f, ob_buf *b)
+{
+    const ob_recipe *r;
+    for (int i = 0; (r = ob_recipe_at(i)) != NULL; i++)
+        if (ob_recipe_fits(r, f))
+            ob_buf_addf(b, "recipe %s on %s: --ubatch-size %d (%s)\n", r->id, r->device, r->n_ubatch, r->measured);
+}
+
 int ob_cmd_info(const ob_args *a)
 {
     ob_err err;
@@ -33,6 +43,7 @@ int ob_cmd_info(const ob_args *a)
     if (s != OB_OK) return ob_cli_fail(a, &err);
     ob_buf_init(&b, 256u << 20);
     s = ob_file_describe(f, ob_cli_flag(a, OB_OPT_JSON), &b, &err);
+    if (s == OB_OK && !ob_cli_flag(a, OB_OPT_JSON)) add_recipes(f, &b);
     int rc = s == OB_OK ? ob_cli_print(a, &b) : ob_cli_fail(a, &err);
     ob_buf_deinit(&b);
     ob_file_close(f);

@@ -37,6 +37,7 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     out->n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
     out->n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
+    out->no_recipes = ob_cli_flag(a, OB_OPT_NO_RECIPES);
     out->n_seq = (int32_t)ob_cli_int(a, OB_OPT_PARALLEL); /* 0 where the command lacks it */
     out->prefill_device = ob_cli_str(a, OB_OPT_PREFILL_DEVICE); /* NULL where the command lacks it */
     out->prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);

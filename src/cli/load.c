@@ -35,6 +35,7 @@ ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
     l->params.n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     l->params.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
     l->params.n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
+    l->params.no_recipes = ob_cli_flag(a, OB_OPT_NO_RECIPES);
     l->params.k_type = cache_type(a, OB_OPT_CTK, exact);
     l->params.v_type = cache_type(a, OB_OPT_CTV, exact);
     l->params.prefill_device = ob_cli_str(a, OB_OPT_PREFILL_DEVICE); /* NULL where the command lacks it */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/math.h"
 #include "engine/ctx_int.h"
+#include "engine/recipes.h"
 
 enum { TOP_COLS = 2 * OB_TOP_K_MAX + 2 };
 
@@ -383,12 +384,14 @@ static ob_status fit_pictures(ob_ctx *c, ob_err *err)
     return OB_OK;
 }
 
-/* Tokens of a step, where nothing was asked for: what suits the device, but no more than a context. */
+/* Tokens of a step, where nothing was asked for: what a recipe says, or what suits the device, but no more than a context. */
 static void choose_ubatch(ob_ctx *c)
 {
     enum { USUAL = 512 };
     if (c->p.n_ubatch <= 0) {
-        c->p.n_ubatch = OB_MAX(c->dev_info.good_tok, USUAL);
+        const ob_recipe *r = c->p.no_recipes ? NULL : ob_recipe_find(c->file, c->dev_info.kind);
+        if (r) ob_log_info("recipe %s: --ubatch-size %d", r->id, r->n_ubatch);
+        c->p.n_ubatch = r ? r->n_ubatch : OB_MAX(c->dev_info.good_tok, USUAL);
         if (c->p.n_ctx > 0) c->p.n_ubatch = OB_MIN(c->p.n_ubatch, OB_MAX(c->p.n_ctx, USUAL));
     }
     c->p.n_ubatch = OB_MAX(c->p.n_ubatch, c->p.n_seq);

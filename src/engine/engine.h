@@ -37,6 +37,7 @@ typedef struct ob_engine_params {
     bool moe_guess;       /* read ahead what the next layer is guessed to need */
     bool lock_memory;     /* once loaded, keep the process's memory from being swapped out; a warning where that is not allowed */
     bool no_mmap;         /* read weights into memory of our own instead of touching the mapping */
+    bool no_recipes;      /* engine/recipes.h is left alone */
     bool fallback;        /* ops that a device lacks run on the CPU, with a warning; `auto` takes the CPU for all */
     int32_t n_ctx;        /* most tokens of one sequence; 0: the model's, as far as memory allows */
     int32_t n_seq;        /* sequences in one batch (--parallel); 0: 4 */

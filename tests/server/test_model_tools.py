@@ -282,3 +282,21 @@ def test_wrong_marks_are_told(value, source, words, tmp_path):
     w.close()
     done = run("run", "-m", out, "--device", "cpu", "--raw", "-n", "2", "hello", check=False)
     assert done.returncode == 1 and words in done.stderr, done.stderr
+
+
+def test_recipes(tmp_path):
+    """Row D8: a rotated mixture reads prompts in larger steps, says so, and lets the user's word win."""
+    out, dense = tmp_path / "rotated.gguf", tmp_path / "dense.gguf"
+    run("rotate", golden("qwen3moe.gguf"), out)
+    run("rotate", golden("llama.gguf"), dense)
+
+    def bench(path, *options):
+        done = run("bench", "-m", path, "--device", "cpu", "-p", 1024, "-n", 0, "-r", 1, "--json", *options)
+        return json.loads(done.stdout)["n_ubatch"], "recipe rotated-moe-ub1024" in done.stderr
+    assert bench(out) == (1024, True)
+    assert bench(out, "-ub", "256") == (256, False)
+    assert bench(out, "--no-recipes") == (512, False)
+    assert bench(dense) == (512, False)
+    assert bench(golden("qwen3moe.gguf")) == (512, False)
+    assert "recipe rotated-moe-ub1024 on cpu: --ubatch-size 1024" in run("info", out).stdout
+    assert "recipe rotated" not in run("info", dense).stdout
