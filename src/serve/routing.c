@@ -200,6 +200,7 @@ static ob_status load_long(ob_routing *r, ob_err *err)
     if (rp->long_device) {
         p.device = rp->long_device;
         p.split = NULL;
+        p.prefill_device = NULL;
     }
     const ob_status s = ob_engine_new(&p, &t->engine, err);
     if (s != OB_OK) return ob_err_prefix(err, s, "--long-model %.150s", rp->long_path);
