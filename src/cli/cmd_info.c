@@ -25,8 +25,10 @@ static void add_recipes(const ob_file *f, ob_buf *b)
 {
     const ob_recipe *r;
     for (int i = 0; (r = ob_recipe_at(i)) != NULL; i++)
-        if (ob_recipe_fits(r, f))
+        if (ob_recipe_fits(r, f) && r->n_ubatch)
             ob_buf_addf(b, "recipe %s on %s: --ubatch-size %d (%s)\n", r->id, r->device, r->n_ubatch, r->measured);
+        else if (ob_recipe_fits(r, f))
+            ob_buf_addf(b, "recipe %s on %s: not used (%s)\n", r->id, r->device, r->measured);
 }
 
 int ob_cmd_info(const ob_args *a)

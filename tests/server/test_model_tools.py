@@ -285,7 +285,7 @@ def test_wrong_marks_are_told(value, source, words, tmp_path):
 
 
 def test_recipes(tmp_path):
-    """Row D8: a rotated mixture reads prompts in larger steps, says so, and lets the user's word win."""
+    """Row D8: steps of 1,024 tokens for rotated mixtures, where that was measured better: not on the CPU. The user's word wins."""
     out, dense = tmp_path / "rotated.gguf", tmp_path / "dense.gguf"
     run("rotate", golden("qwen3moe.gguf"), out)
     run("rotate", golden("llama.gguf"), dense)
@@ -293,10 +293,10 @@ def test_recipes(tmp_path):
     def bench(path, *options):
         done = run("bench", "-m", path, "--device", "cpu", "-p", 1024, "-n", 0, "-r", 1, "--json", *options)
         return json.loads(done.stdout)["n_ubatch"], "recipe rotated-moe-ub1024" in done.stderr
-    assert bench(out) == (1024, True)
-    assert bench(out, "-ub", "256") == (256, False)
+    assert bench(out) == (512, False)
+    assert bench(out, "-ub", "1024") == (1024, False)
     assert bench(out, "--no-recipes") == (512, False)
     assert bench(dense) == (512, False)
     assert bench(golden("qwen3moe.gguf")) == (512, False)
-    assert "recipe rotated-moe-ub1024 on cpu: --ubatch-size 1024" in run("info", out).stdout
+    assert "recipe rotated-moe-ub1024 on cpu: not used" in run("info", out).stdout
     assert "recipe rotated" not in run("info", dense).stdout
