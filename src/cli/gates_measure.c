@@ -171,7 +171,7 @@ ob_status ob_gates_measure_decode(const ob_gates_run *g, ob_err *err)
     ob_gate *gate = ob_gates_add(g->report, 'a', "decode", "decode within 10 % of the baseline");
     const bool soft = g->report->candidate.soft || g->report->baseline.soft;
     if (soft) {
-        snprintf(gate->text, sizeof gate->text, "software device: %s computes right answers and no speed",
+        snprintf(gate->text, sizeof gate->text, "software device: how fast %s is says nothing",
                  g->report->candidate.soft ? g->report->candidate.id : g->report->baseline.id);
         return OB_OK;
     }

@@ -272,6 +272,89 @@ float *w_read(world *w, ob_val v, int32_t *n_rows)
     return x;
 }
 
+/* How far two pieces of memory lie along each other, where the reference has written something. */
+typedef struct likeness {
+    double ab, aa, bb;
+} likeness;
+
+static void liken(likeness *l, const float *got, const float *want, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(want[i])) continue; /* not written yet */
+        l->ab += (double)got[i] * (double)want[i];
+        l->aa += (double)got[i] * (double)got[i];
+        l->bb += (double)want[i] * (double)want[i];
+    }
+}
+
+static void check_likeness(const likeness *l, const char *what, const char *kind, int32_t i)
+{
+    if (l->bb > 1e-12 && !(l->ab >= 0.98 * sqrt(l->aa * l->bb)))
+        fail_msg("%s: %s %d does not lie in memory as the reference has it (cosine %.3f): it could not be handed over to another "
+                 "device", what, kind, i, l->ab / sqrt(l->aa * l->bb));
+}
+
+static void load_row(ob_type t, const void *src, float *dst, int32_t n)
+{
+    if (t == OB_F32) memcpy(dst, src, (size_t)n * sizeof *dst);
+    else ob_type_get(t)->dequant(src, dst, n);
+}
+
+/* Rows of one plane that the step's sequences have written. */
+static void compare_plane(world *w, ob_dev_buf *b, const void *plane, ob_type type, int32_t n_head, int32_t dim, const char *what,
+                          const char *kind, int32_t cache)
+{
+    ob_err err;
+    const size_t row = ob_type_row_bytes(type, dim), page = row * (size_t)n_head * (size_t)w->page_tok;
+    char *got = malloc(page);
+    float x[1024], y[1024];
+    likeness l = {0};
+    assert_true(dim <= 1024);
+    for (int32_t q = 0; q < w->step.n_seq; q++) {
+        const int32_t n = w->seq_past[q] + w->seq_first[q + 1] - w->seq_first[q];
+        for (int32_t p = 0; p * w->page_tok < n; p++) {
+            const int32_t id = w->table[q * w->max_pages + p];
+            ok(w->dev->api->buffer_read(w->dev, b, (uint64_t)(id + w->skipped_pages) * page, got, page, &err), &err);
+            for (int32_t r = 0; r < n_head * w->page_tok; r++) {
+                if (p * w->page_tok + r % w->page_tok >= n) continue;
+                load_row(type, (const char *)plane + (size_t)id * page + (size_t)r * row, y, dim);
+                bool written = false; /* of compressed entries only some rows are */
+                for (int32_t i = 0; i < dim; i++) written |= y[i] != 0;
+                if (!written) continue;
+                load_row(type, got + (size_t)r * row, x, dim);
+                liken(&l, x, y, dim);
+            }
+        }
+    }
+    free(got);
+    check_likeness(&l, what, kind, cache);
+}
+
+/* Caches and states lie on every device as on the reference's side, because they are handed from one to another. How
+ * exact they are shows in the values; this is about where things lie. */
+static void compare_kept(world *w, const char *what)
+{
+    ob_err err;
+    if (w->skip_reference) return;
+    for (int32_t c = 0; c < w->prog.n_caches; c++) {
+        const ob_cache_spec *k = &w->caches[c];
+        compare_plane(w, w->dk[c], w->ref_cache[c].k, w->k_type, k->n_head_kv, k->k_dim, what, "the keys of cache", c);
+        if (k->v_dim) compare_plane(w, w->dv[c], w->ref_cache[c].v, w->v_type, k->n_head_kv, k->v_dim, what, "the values of cache", c);
+    }
+    for (int32_t s = 0; s < w->prog.n_states; s++) {
+        const int64_t n = w->states[s].n_floats;
+        float *got = malloc((size_t)n * sizeof *got);
+        likeness l = {0};
+        for (int32_t q = 0; q < w->step.n_seq; q++) {
+            const uint64_t at = (uint64_t)w->seq_slot[q] * (uint64_t)n;
+            ok(w->dev->api->buffer_read(w->dev, w->ds[s], at * sizeof *got, got, (uint64_t)n * sizeof *got, &err), &err);
+            liken(&l, got, w->ref_states[s] + at, n);
+        }
+        free(got);
+        check_likeness(&l, what, "state", s);
+    }
+}
+
 void w_compare(world *w, ob_val v, double rms_tol, double max_tol, const char *what)
 {
     int32_t rows;
@@ -296,6 +379,7 @@ void w_compare(world *w, ob_val v, double rms_tol, double max_tol, const char *w
                  what, w->vals[v].name, rows, sqrt(err2 / (double)n) / rms, rms_tol, worst / rms, max_tol,
                  at / (size_t)w->vals[v].cols, at % (size_t)w->vals[v].cols, (double)got[at], (double)want[at]);
     free(got);
+    compare_kept(w, what);
 }
 
 void w_free(world *w)

@@ -81,7 +81,7 @@ void w_rerun(world *w);
 float *w_read(world *w, ob_val v, int32_t *n_rows);
 
 /* Compare: root mean square of the error at most rms_tol times that of the wanted values, and no error
- * above max_tol times it. */
+ * above max_tol times it. Also that caches and states lie in the device's memory as in the reference's. */
 void w_compare(world *w, ob_val v, double rms_tol, double max_tol, const char *what);
 
 #endif
