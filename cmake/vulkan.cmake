@@ -97,7 +97,7 @@ function(kernel name source)
   set(vk_rows "${vk_rows}    {\"${name}\", vk_code_${name}, sizeof vk_code_${name}},\n" PARENT_SCOPE)
 endfunction()
 
-foreach(k norm norm_rows rope kv_write attn attn_one linear_any quantise pool
+foreach(k norm norm_rows turn rope kv_write attn attn_one linear_any quantise pool
           to_f16 glu_form conv1d gdn gdn_prep gdn_scan moe_route moe_router moe_sort moe_sum
           cca hc_mix hc_post csa_compress csa_keep csa_score csa_pick csa_attn top_k)
   kernel(${k} ${k})

@@ -753,10 +753,16 @@ int main(int argc, char **argv)
     };
     enum { N = sizeof tests / sizeof *tests };
     struct CMUnitTest all[N + 40];
-    assert_true(devcts_n_more + devcts_n_large <= 40);
+    const struct {
+        const struct CMUnitTest *tests;
+        size_t n;
+    } more[] = {{devcts_more, devcts_n_more}, {devcts_large, devcts_n_large}, {devcts_rotated, devcts_n_rotated}};
+    size_t n = N;
     memcpy(all, tests, sizeof tests);
-    memcpy(all + N, devcts_more, devcts_n_more * sizeof *all);
-    memcpy(all + N + devcts_n_more, devcts_large, devcts_n_large * sizeof *all);
+    for (size_t i = 0; i < sizeof more / sizeof *more; n += more[i++].n) {
+        assert_true(n + more[i].n <= sizeof all / sizeof *all);
+        memcpy(all + n, more[i].tests, more[i].n * sizeof *all);
+    }
     if (argc > 2) cmocka_set_test_filter(argv[2]);
-    return _cmocka_run_group_tests("devcts", all, N + devcts_n_more + devcts_n_large, NULL, NULL);
+    return _cmocka_run_group_tests("devcts", all, n, NULL, NULL);
 }

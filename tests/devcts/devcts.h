@@ -13,5 +13,8 @@ extern const size_t devcts_n_more;
 /* devcts_large.c: buffers over 4 GiB */
 extern const struct CMUnitTest devcts_large[];
 extern const size_t devcts_n_large;
+/* devcts_rotated.c: products with Hadamard-rotated weights */
+extern const struct CMUnitTest devcts_rotated[];
+extern const size_t devcts_n_rotated;
 
 #endif

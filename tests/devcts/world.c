@@ -258,6 +258,8 @@ void w_step(world *w, const int32_t n[W_MAX_SEQ])
     w->step = (ob_step){.n_tok = t, .n_seq = s, .n_out = t, .tok = w->tok, .pos = w->pos, .type = w->type, .seq_first = w->seq_first,
                         .seq_past = w->seq_past, .seq_slot = w->seq_slot, .page_table = w->table, .max_pages = w->max_pages,
                         .out_rows = w->out_rows};
+    for (int32_t i = 0; i < t; i++) w->coarse[i] = i % 2 == 0;
+    if (w->mark_coarse) w->step.coarse = w->coarse;
     if (w->pictures) add_pictures(w);
     if (!w->skip_reference) run_reference(w);
     w_rerun(w);

@@ -48,6 +48,8 @@ typedef struct world {
     int32_t vec_cols, merge_n;
     float *vec; /* [W_MAX_TOK][vec_cols] */
     int32_t pos_h[W_MAX_TOK], pos_w[W_MAX_TOK], block_first[W_MAX_TOK], block_end[W_MAX_TOK];
+    bool mark_coarse; /* every second row counts as a prompt's, to be rounded to 4 bits where a weight asks for it */
+    uint8_t coarse[W_MAX_TOK];
     /* the step */
     ob_step step;
     int32_t tok[W_MAX_TOK], pos[W_MAX_TOK], type[W_MAX_TOK], out_rows[W_MAX_TOK], seq_first[W_MAX_SEQ + 1],

@@ -317,7 +317,7 @@ static ob_status add_matrices(ob_dev_plan *p, int32_t i, uint32_t hb, ob_err *er
     const ob_attn_params *a = &op->p.attn;
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
     const vk_mem *planes[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    const vk_form form = vk_wanted_form(p, op->out[0], i) == VK_FORM_F16 ? VK_FORM_F16 : VK_FORM_F32;
+    const vk_form form = vk_wanted_form(p, op->out[0], i, 0) == VK_FORM_F16 ? VK_FORM_F16 : VK_FORM_F32;
     const bool only = form != VK_FORM_F32 && vk_only_form(p, op->out[0], i, form);
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "attn_cm", 8,
@@ -365,7 +365,7 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
-    const vk_form wanted = vk_wanted_form(p, op->out[0], i);
+    const vk_form wanted = vk_wanted_form(p, op->out[0], i, 0);
     const bool can = wanted == VK_FORM_F16 ? a->v_dim % 4 == 0 : split && a->v_dim % 32 == 0;
     const vk_form form = can ? wanted : VK_FORM_F32;
     OB_TRY(vk_kernel_get(p->dev, "attn", 12,
@@ -516,7 +516,7 @@ static ob_status add_heads(ob_dev_plan *p, int32_t i, const vk_heads *h, ob_err 
 static bool all_in_one(const ob_dev_plan *p, const vk_heads *h, int32_t attn)
 {
     const ob_val y = h->attn->out[0], in[3] = {h->in[0], h->in[1], h->attn->in[2]};
-    const bool hidden = vk_only_form(p, y, attn, vk_wanted_form(p, y, attn));
+    const bool hidden = vk_only_form(p, y, attn, vk_wanted_form(p, y, attn, VK_FORM_ANY));
     for (int k = 0; k < 3 && !hidden; k++)
         if (vk_collide(p, y, in[k])) return false;
     return h->attn->p.attn.causal;

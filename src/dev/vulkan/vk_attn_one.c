@@ -131,7 +131,7 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when 
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
     const vk_mem *cache[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    const vk_form wanted = vk_wanted_form(p, op->out[0], i);
+    const vk_form wanted = vk_wanted_form(p, op->out[0], i, when == VK_ALWAYS ? VK_FORM_ANY : 0);
     const vk_form form = wanted == VK_FORM_F16 || a->v_dim % 32 == 0 ? wanted : VK_FORM_F32;
     const bool write_y = !vk_only_form(p, op->out[0], i, form);
     const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;

@@ -43,7 +43,7 @@ bool vk_collide(const ob_dev_plan *p, ob_val a, ob_val b)
 /* Op i's result v goes to op i + 1 as int8 and nowhere else. */
 static bool feeds_product(const ob_dev_plan *p, ob_val v, int32_t i)
 {
-    return vk_wanted_form(p, v, i) == VK_FORM_Q8 && vk_only_form(p, v, i, VK_FORM_Q8);
+    return vk_wanted_form(p, v, i, 0) == VK_FORM_Q8 && vk_only_form(p, v, i, VK_FORM_Q8);
 }
 
 static bool small_and_fast(const ob_dev_plan *p, const ob_op *op)
@@ -99,7 +99,7 @@ ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
     OB_TRY(vk_router_add(p, i, n_ops, err));
     if (*n_ops) return OB_OK;
     if (op->kind == OB_OP_LINEAR && vk_gemm_fits_glu(p, i)) {
-        OB_TRY(vk_form_add(p, i, VK_FORM_F16, err));
+        OB_TRY(vk_form_add(p, i, vk_matrix_form(p, op, 0), err));
         *n_ops = 2;
         return vk_gemm_add_glu(p, i, err);
     } else if (op->kind == OB_OP_LINEAR) {

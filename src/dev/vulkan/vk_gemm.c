@@ -133,11 +133,11 @@ static ob_status pipe_of(ob_dev_plan *p, const ob_op *op, int m, const tile *t, 
                          pipe, err);
 }
 
-/* The activations in f16, which are there. */
-static void read_form(ob_dev_plan *p, const ob_op *op, vk_dispatch *s)
+/* The activations of matrix m in f16, which are there. */
+static void read_form(ob_dev_plan *p, const ob_op *op, int m, vk_dispatch *s)
 {
     VkDeviceAddress x = 0, unused;
-    vk_find_form(p, op->in[0], VK_FORM_F16, &x, &unused);
+    vk_find_form(p, op->in[0], vk_matrix_form(p, op, m), &x, &unused);
     vk_reads(s, x, vk_linear_form(p, op));
     s->push.a[1] = x;
 }
@@ -151,7 +151,7 @@ ob_status vk_gemm_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     OB_TRY(pipe_of(p, op, m, &t, split, NULL, &pipe, err));
     vk_dispatch *s = vk_linear_product(p, i, m, pipe);
     if (!s) return no_memory(err);
-    read_form(p, op, s);
+    read_form(p, op, m, s);
     s->grid[0] = (uint32_t)ob_div_up(vk_linear_rows(p, op), t.bm);
     s->grid[1] = (uint32_t)ob_div_up(p->prog.vals[op->out[m]].cols, t.bn);
     s->grid[2] = split;
@@ -172,14 +172,15 @@ ob_status vk_gemm_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 bool vk_gemm_fits_glu(const ob_dev_plan *p, int32_t i)
 {
     const ob_op *op = &p->prog.ops[i], *glu = op + 1;
-    if (i + 2 >= p->prog.n_ops || !vk_linear_all(p, op, VK_FORM_F16) || op->p.linear.n_mat != 2 || glu->kind != OB_OP_GLU)
-        return false;
+    if (i + 2 >= p->prog.n_ops || op->kind != OB_OP_LINEAR || op->p.linear.n_mat != 2 || glu->kind != OB_OP_GLU) return false;
+    const vk_form form = vk_matrix_form(p, op, 0);
+    if ((form & VK_FORM_KIND) != VK_FORM_F16 || !vk_linear_all(p, op, form)) return false;
     const ob_dev_weight *a = p->weights[op->w[0]], *b = p->weights[op->w[1]];
     return glu->in[0] == op->out[0] && glu->in[1] == op->out[1] && op->in[1] == OB_NONE && op->w[4] == OB_NONE &&
            op->w[5] == OB_NONE && op->p.linear.scale == 1 && a->type == b->type && a->desc.ne[1] == b->desc.ne[1] &&
            a->desc.ne[1] % 32 == 0 && (p->fast & p->dev->tested[a->type] & VK_FAST_GLU) && tile_of(p, op).wn >= 32 &&
            vk_last_reader(p, op->out[0], i + 1) && vk_last_reader(p, op->out[1], i + 1) &&
-           vk_wanted_form(p, glu->out[0], i + 1) == VK_FORM_F16 && vk_only_form(p, glu->out[0], i + 1, VK_FORM_F16);
+           vk_wanted_form(p, glu->out[0], i + 1, 0) == VK_FORM_F16 && vk_only_form(p, glu->out[0], i + 1, VK_FORM_F16);
 }
 
 ob_status vk_gemm_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)
@@ -193,7 +194,7 @@ ob_status vk_gemm_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)
     if (!s) return no_memory(err);
     s->n_mats = 2;
     s->n_writes = 0;
-    read_form(p, op, s);
+    read_form(p, op, 0, s);
     VkDeviceAddress to[2];
     vk_write_form(p, s, glu->out[0], VK_FORM_F16, to);
     s->push.a[2] = to[0];

@@ -358,7 +358,7 @@ enum { VK_MAX_INDIRECT = 16 };
 
 /* Words at the start of the parameters; the shaders' Params. */
 typedef struct vk_params {
-    uint32_t n_rows[4];
+    uint32_t n_rows[4], coarse[4];
     VkDispatchIndirectCommand split[VK_MAX_INDIRECT];
     uint32_t pad[4];
 } vk_params;
@@ -377,8 +377,15 @@ typedef struct vk_segment {
     VkCommandBuffer cmd;
     vk_cost cost;
 } vk_segment;
-/* Activations as products read them. */
-typedef enum vk_form { VK_FORM_F32, VK_FORM_Q8, VK_FORM_F16 } vk_form;
+/* Activations as products read them: one of the first three, with flags. Shaders count on the numbers. */
+typedef enum vk_form {
+    VK_FORM_F32,
+    VK_FORM_Q8,
+    VK_FORM_F16,
+    VK_FORM_KIND = 3,   /* mask of the above */
+    VK_FORM_TURNED = 4, /* through the transform of quant/hadamard.h; in f32 too it has a place of its own */
+    VK_FORM_COARSE = 8  /* rows that the step marks rounded to 4 bits (quant/act4.h), in int8 as codes in bytes */
+} vk_form;
 
 /* A value in another form than f32, as the next product reads it. Two places take turns, so that an op can
  * read one and write the other. */
@@ -412,6 +419,7 @@ struct ob_dev_plan {
     uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
     /* The same, where the program asks for them; else 0. Blocks lie behind info, max_tok of each. */
     uint64_t pos_h_off, pos_w_off, vec_off, vec_bytes;
+    uint64_t coarse_off[2]; /* words by token and by output, 1: rounded to 4 bits where a weight asks for it */
     bool blocks;
     vk_mem results;       /* outputs small enough to be copied by the plan itself */
     uint64_t *result_off; /* [n_vals]; UINT64_MAX: not there */
@@ -464,16 +472,32 @@ void vk_push_addr(vk_push *p, int i, VkDeviceAddress a);
 const char *vk_type_name(ob_type t); /* as in kernel names; "?" for a type without kernels */
 ob_status vk_linear_add(ob_dev_plan *p, int32_t op, ob_err *err);
 uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at form_off */
+/* Rows into a form with TURNED, by a pass of its own. half: f16 comes in, else f32. */
+typedef struct vk_turn {
+    VkDeviceAddress x, to, scales;
+    VkDeviceAddress row_of; /* places of a mixture: their rows, 0: all of row 0 */
+    uint32_t rows, k, n_places; /* rows: which (ob_rows); n_places 0: they are the rows */
+    bool half;
+    vk_form form;
+} vk_turn;
+ob_status vk_turn_add(ob_dev_plan *p, int32_t op, const vk_turn *t, vk_dispatch **out, ob_err *err);
 /* Input 0 of op i in this form, by a pass of its own unless it is there. */
 ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err);
 int32_t vk_linear_rows(const ob_dev_plan *p, const ob_op *op);
 /* A dispatch for matrix m with what all products push; see the shaders' Push. The activations' range is not
  * named yet. NULL when there is no memory. */
 vk_dispatch *vk_linear_product(ob_dev_plan *p, int32_t op, int m, const vk_pipe *pipe);
+/* The form in which matrix m of the op reads its input. */
+vk_form vk_matrix_form(const ob_dev_plan *p, const ob_op *op, int m);
+/* The same of kind `kind` for a weight, with what a rotated one asks for. */
+vk_form vk_weight_form(const ob_dev_plan *p, const ob_dev_weight *w, vk_form kind);
 /* Every product of the op reads this form, and only it. */
 bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form);
-/* The form in which the next reader of value v after op i wants it. */
-vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i);
+/* The form in which the next reader of value v after op i wants it; F32 where that has flags beside `can`. */
+vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i, unsigned can);
+enum { VK_FORM_ANY = VK_FORM_TURNED | VK_FORM_COARSE }; /* what kernels with form.glsl can */
+/* A value's bytes in a form, and its scales behind them. */
+uint64_t vk_form_bytes(const ob_dev_plan *p, ob_val v, vk_form form);
 /* Whether that reader, op i + 1, is the only one, so that v is not needed in f32. */
 bool vk_only_form(const ob_dev_plan *p, ob_val v, int32_t i, vk_form form);
 /* Let producer `s` write value v in this form too: two addresses, from `at` in its push constants. */

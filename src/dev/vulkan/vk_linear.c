@@ -11,7 +11,7 @@
 
 #include "base/math.h"
 
-enum { QUANT_WG = 64 };
+enum { QUANT_WG = 64, TURN_WG = 128 };
 
 const char *vk_type_name(ob_type t)
 {
@@ -55,17 +55,38 @@ static bool odd_width(const ob_dev_plan *p, const ob_op *op)
     return p->prog.vals[op->in[0]].cols % 32 != 0;
 }
 
+uint64_t vk_form_bytes(const ob_dev_plan *p, ob_val v, vk_form form)
+{
+    const uint64_t all = vk_value_bytes(p, v);
+    return (form & VK_FORM_KIND) == VK_FORM_F32 ? all : all / 2 + 512;
+}
+
 uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op)
 {
     const uint64_t rows = (uint64_t)vk_linear_rows(p, op), k = (uint64_t)p->prog.vals[op->in[0]].cols;
+    for (int m = 0; m < op->p.linear.n_mat; m++)
+        if (vk_matrix_form(p, op, m) & VK_FORM_TURNED) return ob_align_up((rows + 128) * k * 4, 256); /* f32, or tiles of f16 */
     return rows <= VK_MATVEC_ROWS ? ob_align_up(rows * k, 256) + ob_align_up(rows * k / 32 * 12, 256) : vk_gemm_form(p, op);
+}
+
+vk_form vk_weight_form(const ob_dev_plan *p, const ob_dev_weight *w, vk_form kind)
+{
+    unsigned flags = w->desc.hadamard ? VK_FORM_TURNED : 0;
+    if (flags && w->desc.act4 && p->coarse_off[0]) flags |= VK_FORM_COARSE;
+    return (vk_form)((unsigned)kind | flags);
+}
+
+vk_form vk_matrix_form(const ob_dev_plan *p, const ob_op *op, int m)
+{
+    const vk_form kind = vk_matvec_int8(p, op, m) ? VK_FORM_Q8 : vk_gemm_fits(p, op, m) ? VK_FORM_F16 : VK_FORM_F32;
+    return vk_weight_form(p, p->weights[op->w[m]], kind);
 }
 
 static vk_form form_of(const ob_dev_plan *p, const ob_op *op)
 {
     for (int m = 0; m < op->p.linear.n_mat; m++) {
-        if (vk_matvec_int8(p, op, m)) return VK_FORM_Q8;
-        if (vk_gemm_fits(p, op, m)) return VK_FORM_F16;
+        const vk_form form = vk_matrix_form(p, op, m);
+        if (form != VK_FORM_F32) return form;
     }
     return VK_FORM_F32;
 }
@@ -74,11 +95,11 @@ bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form)
 {
     if (op->kind != OB_OP_LINEAR) return false;
     for (int m = 0; m < op->p.linear.n_mat; m++)
-        if (form != (vk_matvec_int8(p, op, m) ? VK_FORM_Q8 : vk_gemm_fits(p, op, m) ? VK_FORM_F16 : VK_FORM_F32)) return false;
+        if (form != vk_matrix_form(p, op, m)) return false;
     return true;
 }
 
-vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
+vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i, unsigned can)
 {
     if (vk_kernel_off(p->dev, "form")) return VK_FORM_F32;
     for (i++; i < p->prog.n_ops; i++) {
@@ -88,7 +109,7 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i)
                              : op->kind == OB_OP_LINEAR  ? form_of(p, op)
                              : op->kind == OB_OP_MOE_GLU ? vk_moe_form(p, op)
                                                          : VK_FORM_F32;
-        if (form != VK_FORM_F32) return form;
+        if (form != VK_FORM_F32) return form & VK_FORM_ANY & ~can ? VK_FORM_F32 : form;
         for (int k = 0; k < OB_OP_MAX_OUT; k++)
             if (op->out[k] == v) return VK_FORM_F32;
     }
@@ -119,7 +140,7 @@ void vk_write_form(ob_dev_plan *p, vk_dispatch *s, ob_val v, vk_form form, void 
     const int slot = p->form_last = 1 - p->form_last;
     const VkDeviceAddress both[2] = {form_at(p, slot), scales_at(p, slot, v)};
     memcpy(at, both, sizeof both);
-    vk_writes(s, both[0], vk_value_bytes(p, v) / 2 + 512);
+    vk_writes(s, both[0], vk_form_bytes(p, v, form));
     vk_forget_form(p, v);
     p->forms[slot] = (vk_formed){.of = v, .form = form};
 }
@@ -146,11 +167,38 @@ static ob_status no_memory(ob_err *err)
     return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
 }
 
+ob_status vk_turn_add(ob_dev_plan *p, int32_t i, const vk_turn *t, vk_dispatch **out, ob_err *err)
+{
+    const vk_pipe *pipe;
+    OB_TRY(vk_kernel_get(p->dev, "turn", 11,
+                         (uint32_t[]){TURN_WG, t->half, t->n_places == 0 ? 0 : t->row_of ? 2 : 1, 0, 0, 0, 0, 0, 0, 0, t->form},
+                         &pipe, err));
+    vk_dispatch *s = *out = vk_add(p, pipe, i);
+    if (!s) return no_memory(err);
+    s->push.a[1] = t->x;
+    s->push.a[2] = t->to;
+    s->push.a[3] = t->scales;
+    s->push.a[4] = t->row_of;
+    s->push.u[0] = t->rows;
+    s->push.u[1] = t->k;
+    s->push.u[2] = t->n_places;
+    s->grid[0] = t->n_places ? t->n_places : (uint32_t)vk_max_rows(p, t->rows);
+    s->grid[1] = (uint32_t)ob_div_up(t->k / 4, TURN_WG);
+    return OB_OK;
+}
+
 /* Activations into another form by a pass of their own. */
 static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_value *x = &p->prog.vals[op->in[0]];
+    if (form & VK_FORM_TURNED) {
+        vk_dispatch *s;
+        OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = vk_value(p, op->in[0]), .rows = x->rows, .k = (uint32_t)x->cols, .form = form}, &s, err));
+        vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+        vk_write_form(p, s, op->in[0], form, &s->push.a[2]);
+        return OB_OK;
+    }
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, form == VK_FORM_Q8 ? "quantise" : "to_f16", 1,
                          (uint32_t[]){QUANT_WG}, &pipe, err));
@@ -198,7 +246,11 @@ static vk_dispatch *add_product(ob_dev_plan *p, int32_t i, int m, const vk_pipe 
 {
     const ob_op *op = &p->prog.ops[i];
     vk_dispatch *s = vk_linear_product(p, i, m, pipe);
-    if (s) vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+    if (!s) return NULL;
+    VkDeviceAddress x = vk_value(p, op->in[0]), unused;
+    vk_find_form(p, op->in[0], vk_matrix_form(p, op, m), &x, &unused);
+    vk_reads(s, x, vk_value_bytes(p, op->in[0]));
+    s->push.a[1] = x;
     return s;
 }
 
@@ -245,8 +297,8 @@ ob_status vk_form_add(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
 ob_status vk_linear_add(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    OB_TRY(vk_form_add(p, i, form_of(p, op), err));
     for (int m = 0; m < op->p.linear.n_mat; m++) {
+        OB_TRY(vk_form_add(p, i, vk_matrix_form(p, op, m), err));
         if (odd_width(p, op))
             OB_TRY(add_any(p, i, m, err));
         else if (vk_linear_rows(p, op) <= VK_MATVEC_ROWS)

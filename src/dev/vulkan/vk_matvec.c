@@ -170,7 +170,7 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_d
     const bool int8 = vk_matvec_int8(p, op, m), sub = (p->fast & VK_FAST_SUBGROUP) != 0;
     const uint32_t n = (uint32_t)p->prog.vals[op->out[m]].cols;
     VkDeviceAddress x = vk_value(p, op->in[0]), scales = 0;
-    const vk_formed *in = int8 ? vk_find_form(p, op->in[0], VK_FORM_Q8, &x, &scales) : NULL;
+    const vk_formed *in = vk_find_form(p, op->in[0], vk_matrix_form(p, op, m), &x, &scales);
     const bool raw = in && in->raw;
     if (ro == ROLE_NORM && w->nu >= LONG_UNITS) ro = ROLE_LONG;
     const bool blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;

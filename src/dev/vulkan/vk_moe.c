@@ -7,6 +7,7 @@
  *   moe_down     down products of all experts of a row, their weighted sum and the residual; where several
  *                rows meet at an expert, moe_up does the products and moe_sum adds up
  *   moe_gemm     both for many rows, with cooperative matrices; moe_sum adds up
+ *   turn         hidden layers through the transform of rotated down matrices, into the form that these read
  *
  * One row needs no sort: its choices are the tiles. Its moe_up makes the choice itself, from the logits. The tables and hidden layers lie behind the plan's
  * counters and live from the choice to the end of the experts.
@@ -54,11 +55,12 @@ typedef struct moe {
     const ob_dev_weight *gate, *up, *down; /* up is gate when they are one matrix */
     bool merged, mixed, direct, gemm, parts;
     tile t; /* gemm */
-    bool q8_gate, q8_up, q8_hid;
+    bool q8_gate, q8_up, q8_hid, turned; /* turned: the down matrices are rotated */
     uint32_t d, ff, ffp, n_expert, n_used, rows;
     uint32_t tile, pad, max_tiles, max_places;
-    uint64_t row_of, place_of, hid, hid_scales, tmp, end; /* in the scratch; the table comes first. tmp: the gate, or
-                                                             what moe_sum adds up */
+    uint64_t row_of, place_of, raw, hid, hid_scales, tmp, end; /* in the scratch; the table comes first. raw: hidden layers
+                                                                  before they are turned; tmp: the gate, or what moe_sum
+                                                                  adds up */
 } moe;
 
 static ob_status no_memory(ob_err *err)
@@ -132,7 +134,9 @@ static moe moe_of(const ob_dev_plan *p, const ob_op *op)
     const uint64_t hidden = (uint64_t)m.max_places * m.ffp;
     m.row_of = ob_align_up(16 + 16 * (uint64_t)m.max_tiles, 256);
     m.place_of = ob_align_up(m.row_of + 4 * (uint64_t)m.max_places, 256);
-    m.hid = ob_align_up(m.place_of + 4 * (uint64_t)pairs, 256);
+    m.turned = m.down->desc.hadamard;
+    m.raw = ob_align_up(m.place_of + 4 * (uint64_t)pairs, 256);
+    m.hid = ob_align_up(m.raw + (m.turned ? hidden * (m.gemm ? 2 : 4) : 0), 256);
     m.hid_scales = ob_align_up(m.hid + hidden * (m.gemm ? 2 : m.q8_hid ? 1 : 4), 256);
     m.tmp = ob_align_up(m.hid_scales + (m.q8_hid ? hidden / 4 : 0), 256);
     m.end = ob_align_up(m.tmp + (m.parts ? (uint64_t)m.max_places * m.d * 4 : m.mixed ? hidden * 4 : 0), 256);
@@ -153,7 +157,7 @@ uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op)
 vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op)
 {
     const moe m = moe_of(p, op);
-    return m.gemm ? VK_FORM_F16 : m.q8_gate || m.q8_up ? VK_FORM_Q8 : VK_FORM_F32;
+    return vk_weight_form(p, m.gate, m.gemm ? VK_FORM_F16 : m.q8_gate || m.q8_up ? VK_FORM_Q8 : VK_FORM_F32);
 }
 
 bool vk_route_fits(const ob_program *p, const ob_op *op, const char **why)
@@ -170,6 +174,7 @@ bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why)
     else if (p->weights[op->w[2]].ne[2] > MAX_EXPERTS) *why = "too many experts";
     for (int k = 0; k < 3; k++)
         if (op->w[k] != OB_NONE && !ob_type_get(p->weights[op->w[k]].type)->dequant) *why = "no matrix product for its type";
+    if (op->w[1] != OB_NONE && p->weights[op->w[0]].hadamard != p->weights[op->w[1]].hadamard) *why = "gate and up of which one alone is rotated";
     return !*why;
 }
 
@@ -315,7 +320,7 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
     const ob_route_params *o = &r->route->p.route;
     const int32_t last = i + r->n_ops - 1;
     const ob_op *mix = mixture_of(p, last, r->route->out[0]);
-    const vk_form form = r->norm ? vk_wanted_form(p, r->norm->out[0], last - 1) : VK_FORM_F32;
+    const vk_form form = r->norm ? vk_wanted_form(p, r->norm->out[0], last - 1, VK_FORM_ANY) : VK_FORM_F32;
     moe m = {0};
     if (mix) m = moe_of(p, mix);
     const bool sorts = mix && !m.direct;
@@ -418,7 +423,7 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
     char name[48];
     kernel_name(p, "moe_up", w, name, sizeof name);
     OB_TRY(vk_kernel_get(p->dev, name, 20,
-                         (uint32_t[]){UP_WG, t, m->tile, p->dev->sg, (m->direct ? 1u : 0u) | (choose ? 2u : 0u), part, m->q8_hid, k, n,
+                         (uint32_t[]){UP_WG, t, m->tile, p->dev->sg, (m->direct ? 1u : 0u) | (choose ? 2u : 0u), part, m->q8_hid && !m->turned, k, n,
                                       m->n_expert, (uint32_t)o->act | (m->merged && part != DOWN ? 16u : 0u), ob_f32_bits(o->clamp),
                                       columns_of(m, q8, UP_WG, t), choose ? (uint32_t)p->prog.vals[route->in[0]].cols : 1,
                                       (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used,
@@ -426,16 +431,17 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    const VkDeviceAddress base = scratch(p), hid = base + m->hid, hid_scales = base + m->hid_scales;
+    const VkDeviceAddress base = scratch(p), hid_scales = base + m->hid_scales, hid = base + (m->turned ? m->raw : m->hid);
+    const vk_form form = vk_weight_form(p, w, q8 ? VK_FORM_Q8 : VK_FORM_F32);
     VkDeviceAddress x = vk_value(p, m->op->in[0]), scales = 0;
-    if (part == DOWN) x = hid, scales = hid_scales;
-    else if (q8 && vk_find_form(p, m->op->in[0], VK_FORM_Q8, &x, &scales)) vk_reads(s, x, vk_value_bytes(p, m->op->in[0]) / 2 + 512);
+    if (part == DOWN) x = base + m->hid, scales = hid_scales;
+    else if (vk_find_form(p, m->op->in[0], form, &x, &scales)) vk_reads(s, x, vk_form_bytes(p, m->op->in[0], form));
     else read_value(p, s, m->op->in[0]);
-    vk_reads(s, base, part == DOWN ? m->tmp : m->hid);
+    vk_reads(s, base, part == DOWN ? m->tmp : m->raw);
     if (!choose) read_value(p, s, m->op->in[1]);
     if (part == UP) vk_reads(s, base + m->tmp, m->end - m->tmp);
     if (part == GATE || part == DOWN) vk_writes(s, base + m->tmp, m->end - m->tmp);
-    else vk_writes(s, hid, m->tmp - m->hid);
+    else vk_writes(s, hid, base + m->tmp - hid);
     const ob_dev_weight *first = part == DOWN ? m->down : m->gate;
     s->push.a[1] = x;
     s->push.a[2] = hid;
@@ -499,6 +505,21 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm,
 
 /* --- many rows --------------------------------------------------------------------------------------- */
 
+/* Hidden layers turned, from raw to hid. */
+static ob_status add_turn(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
+{
+    const VkDeviceAddress base = scratch(p);
+    const vk_form kind = m->gemm ? VK_FORM_F16 : m->q8_hid ? VK_FORM_Q8 : VK_FORM_F32;
+    vk_dispatch *s;
+    OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = base + m->raw, .to = base + m->hid, .scales = base + m->hid_scales,
+                                        .row_of = m->direct ? 0 : base + m->row_of, .rows = OB_ROWS_TOK, .k = m->ffp,
+                                        .n_places = m->max_places, .half = m->gemm, .form = vk_weight_form(p, m->down, kind)},
+                       &s, err));
+    vk_reads(s, base, m->hid);
+    vk_writes(s, base + m->hid, m->tmp - m->hid);
+    return OB_OK;
+}
+
 /* Part 0: gate and up to hid; 1: down to tmp. */
 static ob_status add_gemm(ob_dev_plan *p, int32_t i, const moe *m, int part, ob_err *err)
 {
@@ -517,13 +538,14 @@ static ob_status add_gemm(ob_dev_plan *p, int32_t i, const moe *m, int part, ob_
     if (!s) return no_memory(err);
     const VkDeviceAddress base = scratch(p);
     VkDeviceAddress form = 0, scales = 0;
-    vk_find_form(p, m->op->in[0], VK_FORM_F16, &form, &scales);
+    const uint64_t hid = m->turned ? m->raw : m->hid;
+    vk_find_form(p, m->op->in[0], vk_moe_form(p, m->op), &form, &scales);
     if (!part) vk_reads(s, form, vk_value_bytes(p, m->op->in[0]) / 2);
-    vk_reads(s, base, part ? m->hid_scales : m->hid);
+    vk_reads(s, base, part ? m->hid_scales : m->raw);
     if (part) vk_writes(s, base + m->tmp, m->end - m->tmp);
-    else vk_writes(s, base + m->hid, m->hid_scales - m->hid);
+    else vk_writes(s, base + hid, m->hid_scales - hid);
     s->push.a[1] = part ? base + m->hid : form;
-    s->push.a[2] = part ? base + m->tmp : base + m->hid;
+    s->push.a[2] = part ? base + m->tmp : base + hid;
     s->push.a[3] = w->w;
     s->push.a[4] = w->s;
     s->push.a[5] = w->h;
@@ -575,11 +597,13 @@ ob_status vk_moe_add(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
     p->sorted_of = OB_NONE;
     if (m.gemm) {
         OB_TRY(add_gemm(p, i, &m, 0, err));
+        if (m.turned) OB_TRY(add_turn(p, i, &m, err));
         OB_TRY(add_gemm(p, i, &m, 1, err));
         return add_sum(p, i, &m, err);
     }
     if (m.mixed) OB_TRY(add_up(p, i, &m, GATE, err));
     OB_TRY(add_up(p, i, &m, m.mixed ? UP : BOTH, err));
+    if (m.turned) OB_TRY(add_turn(p, i, &m, err));
     if (!m.parts) return add_down(p, i, &m, norm, err);
     OB_TRY(add_up(p, i, &m, DOWN, err));
     return add_sum(p, i, &m, err);

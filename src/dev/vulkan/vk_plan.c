@@ -67,6 +67,7 @@ static bool has_kernels(const ob_dev *dev, const ob_program *p, int32_t i, char 
     case OB_OP_TOP_K:
         return vk_top_k_supports(d, why, cap);
     case OB_OP_LINEAR_HEADS:
+        if (p->weights[op->w[0]].hadamard) return refuse(why, cap, "no rotation for a matrix per head");
         return ob_type_get(p->weights[op->w[0]].type)->dequant || refuse(why, cap, "no matrix product for its type");
     case OB_OP_MOE_ROUTE:
         return vk_route_fits(p, op, &text) || refuse(why, cap, text);
@@ -279,7 +280,7 @@ static ob_status add_norm_rows(ob_dev_plan *p, int32_t i, int32_t gather, uint32
     const ob_op *op = &p->prog.ops[i];
     const ob_val in = gather == OB_NONE ? op->in[0] : p->prog.ops[gather].in[0];
     const ob_value *x = &p->prog.vals[op->in[0]];
-    const vk_form form = x->cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+    const vk_form form = x->cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i, VK_FORM_ANY) : VK_FORM_F32;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "norm_rows", 11,
                          (uint32_t[]){wg, (uint32_t)ob_div_up(x->cols, 4 * wg), op->w[0] != OB_NONE, p->dev->sg,
@@ -320,7 +321,7 @@ static ob_status add_norm(ob_dev_plan *p, int32_t i, ob_err *err)
     uint32_t wg = 32;
     while (wg < 512 && wg * 4 < group) wg *= 2;
     const vk_form form =
-        cols == group && cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i) : VK_FORM_F32;
+        cols == group && cols % 32 == 0 ? vk_wanted_form(p, op->out[0], i, VK_FORM_ANY) : VK_FORM_F32;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "norm", 11,
                          (uint32_t[]){wg, op->kind == OB_OP_LAYER_NORM, op->w[0] != OB_NONE,
@@ -498,7 +499,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_GLU:
     case OB_OP_ACT: {
         const vk_form form =
-            p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i);
+            p->prog.vals[op->out[0]].cols % 32 ? VK_FORM_F32 : vk_wanted_form(p, op->out[0], i, VK_FORM_ANY);
         if (form != VK_FORM_F32) return add_glu_form(p, i, form, err);
         return op->kind == OB_OP_GLU ? add_row(p, i, err) : vk_parts_add(p, i, err);
     }
@@ -615,6 +616,8 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
     uint64_t form = 0, part = 0, count = 0, moe = 0;
+    for (int32_t i = 0; i < p->prog.n_weights; i++) /* where, comes later */
+        if (p->weights[i]->desc.hadamard && p->weights[i]->desc.act4) p->coarse_off[0] = UINT64_MAX;
     for (int32_t i = 0; i < p->prog.n_ops; i++) {
         const ob_op *op = &p->prog.ops[i];
         if (op->kind == OB_OP_LINEAR) {
@@ -627,7 +630,7 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
         } else if (op->kind == OB_OP_MOE_ROUTE) {
             count = OB_MAX(count, vk_route_counters(p));
         } else if (op->kind == OB_OP_MOE_GLU) {
-            form = OB_MAX(form, vk_value_bytes(p, op->in[0]) / 2);
+            form = OB_MAX(form, vk_form_bytes(p, op->in[0], vk_moe_form(p, op)));
             moe = OB_MAX(moe, vk_moe_scratch(p, op));
         } else if (op->kind == OB_OP_CSA) {
             part = OB_MAX(part, vk_csa_scratch(p, op));
@@ -662,6 +665,11 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->out_off = p->seq_off + (uint64_t)p->prog.max_seq * 16;
     p->table_off = p->out_off + (uint64_t)p->prog.max_out * 4;
     uint64_t end = p->table_off + (uint64_t)p->prog.max_seq * (uint64_t)p->max_pages * 4;
+    if (p->coarse_off[0]) {
+        p->coarse_off[0] = end;
+        p->coarse_off[1] = end + n_tok * 4;
+        end += (n_tok + (uint64_t)p->prog.max_out) * 4;
+    }
     if (axes) {
         p->pos_h_off = end;
         p->pos_w_off = end + n_tok * 4;

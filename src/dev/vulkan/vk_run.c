@@ -43,12 +43,23 @@ static void write_picture_params(ob_dev_plan *p, const ob_step *step)
         memcpy(m + p->vec_off, step->vec, (size_t)step->n_vec * (size_t)(p->vec_bytes / (uint64_t)p->prog.max_tok));
 }
 
+/* Which rows are rounded to 4 bits, where a weight asks for that. */
+static void write_coarse(ob_dev_plan *p, const ob_step *step)
+{
+    if (!p->coarse_off[0]) return;
+    uint32_t *tok = (uint32_t *)(void *)(p->params.map + p->coarse_off[0]),
+             *out = (uint32_t *)(void *)(p->params.map + p->coarse_off[1]);
+    for (int32_t i = 0; i < step->n_tok; i++) tok[i] = step->coarse && step->coarse[i];
+    for (int32_t i = 0; i < step->n_out; i++) out[i] = step->coarse && step->coarse[step->out_rows[i]];
+}
+
 /* Nothing here allocates. The memory is written front to back, because it may be write-combined. */
 static void write_params(ob_dev_plan *p, const ob_step *step)
 {
     uint8_t *m = p->params.map;
     vk_params h = {
-        .n_rows = {(uint32_t)step->n_tok, (uint32_t)step->n_out, (uint32_t)step->n_seq, 0}};
+        .n_rows = {(uint32_t)step->n_tok, (uint32_t)step->n_out, (uint32_t)step->n_seq, 0},
+        .coarse = {(uint32_t)(p->coarse_off[0] / 4), (uint32_t)(p->coarse_off[1] / 4)}};
     int32_t most = 1;
     double seen = 0;
     for (int32_t q = 0; q < step->n_seq; q++) {
@@ -93,6 +104,7 @@ static void write_params(ob_dev_plan *p, const ob_step *step)
                step->page_table + (size_t)q * (size_t)step->max_pages,
                (size_t)ob_div_up(n_kv, p->page_tok) * 4);
     }
+    write_coarse(p, step);
     p->n_tok = step->n_tok;
     p->n_out = step->n_out;
     p->n_seq = step->n_seq;

@@ -139,7 +139,6 @@ static ob_status make_weight(trial *t, int32_t w, ob_type type, const int64_t ne
     to->ne[3] = 1;
     to->data = t->owned[w];
     to->n_bytes = row * (size_t)rows;
-    to->hadamard = false;
 out:
     ob_free(plain);
     return s;
@@ -224,8 +223,16 @@ static const char *const *optional(ob_op_kind kind)
     }
 }
 
-/* A product after the op, so that the forms in which it hands on its result are tested too. */
-static ob_status add_reader(trial *t, ob_err *err)
+static bool has_rotated(const ob_program *p)
+{
+    for (int32_t i = 0; i < p->n_weights; i++)
+        if (p->weights[i].hadamard) return true;
+    return false;
+}
+
+/* A product after the op, so that the forms in which it hands on its result are tested too; with a rotated matrix where the
+ * model has such. */
+static ob_status add_reader(trial *t, bool rotated, ob_err *err)
 {
     const ob_op *last = &t->ops[t->prog.n_ops - 1];
     const ob_value *x = &t->vals[last->out[0]];
@@ -233,8 +240,8 @@ static ob_status add_reader(trial *t, ob_err *err)
     if (!optional(last->kind)[0] || last->kind == OB_OP_MOE_ROUTE) return OB_OK;
     if (x->cols % 32 || x->cols > 65536) return OB_OK;
     const int32_t w = t->prog.n_weights++, in = last->out[0];
-    t->weights[w] = (ob_weight){.name = "reader", .use = OB_USE_LINEAR};
-    OB_TRY(make_weight(t, w, OB_Q8_0, (int64_t[3]){x->cols, READER_COLS, 1}, err));
+    t->weights[w] = (ob_weight){.name = "reader", .use = OB_USE_LINEAR, .hadamard = rotated};
+    OB_TRY(make_weight(t, w, rotated ? OB_Q4_0 : OB_Q8_0, (int64_t[3]){x->cols, READER_COLS, 1}, err));
     ob_op *op = &t->ops[t->reader = t->prog.n_ops++];
     *op = (ob_op){.kind = OB_OP_LINEAR, .p.linear = {.n_mat = 1, .scale = 1}};
     for (int i = 0; i < OB_OP_MAX_IN; i++) op->in[i] = OB_NONE;
@@ -482,7 +489,7 @@ static ob_status try_op(vk_dev *d, const ob_program *p, int32_t i, errors *e, ob
     if (s != OB_OK || !t->prog.n_ops) goto out;
     for (int32_t w = 0; w < t->prog.n_weights; w++)
         if (!t->weights[w].data) goto out; /* a program without its file */
-    OB_GOTO(add_reader(t, err));
+    OB_GOTO(add_reader(t, has_rotated(p), err));
     OB_GOTO(make_memory(t, err));
     const int32_t rows = p->ops[i].kind == OB_OP_MOE_ROUTE ? FEW : MANY; /* few: products in f32 */
     OB_GOTO(run_rows(t, rows, 0, e, err));
@@ -547,6 +554,7 @@ static ob_status judge(vk_dev *d, const ob_program *p, int32_t i, bool *right, o
 static uint64_t signature(const vk_dev *d, const ob_program *p, int32_t i)
 {
     uint64_t h = vk_verdict_key(d, "op");
+    h = vk_hash(h, &(bool){has_rotated(p)}, sizeof(bool));
     for (int32_t k = i - fused_before(p, i); k <= i; k++) {
         const ob_op *op = &p->ops[k];
         ob_op same = *op; /* which layer's cache it is does not matter */

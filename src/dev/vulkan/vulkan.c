@@ -60,7 +60,8 @@ static void fill_info(ob_dev_info *out, const vk_lib *lib, int index, const char
     ob_dev_heap heaps[VK_MAX_MEMORY_HEAPS];
     out->n_heaps = OB_MIN(vk_phys_heaps(lib, p, heaps), (int)OB_DEV_MAX_HEAPS);
     memcpy(out->heaps, heaps, (size_t)out->n_heaps * sizeof *heaps);
-    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | OB_DEV_SAMPLE | (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
+    out->caps = OB_DEV_ASYNC | OB_DEV_EXACT | OB_DEV_SAMPLE | OB_DEV_HADAMARD | OB_DEV_ACT4 |
+                (p->soft ? OB_DEV_SOFT : OB_DEV_GPU) |
                 (p->timestamps ? OB_DEV_PROFILE : 0);
     vk_phys_memory(lib, p, &out->mem_total_bytes, &out->mem_free_bytes);
     out->max_buffer_bytes = p->sparse ? p->max_buffer_bytes : OB_MIN(p->max_alloc_bytes, p->max_buffer_bytes);

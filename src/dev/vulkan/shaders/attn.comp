@@ -318,7 +318,7 @@ void merge(uint t, uint h0)
         bool inside = e < HB * VD4;
         [[unroll]] for (uint k = 0; k < 4u; k++)
             if (inside && c * 4u + k < VD) y.v[(head0 + i) * VD + c * 4u + k] = f[k];
-        if (FORM != 0u) store_form(inside, f, t, (h0 + i) * VD4 + c, n_head_kv * GROUP * VD, fq, fd);
+        if (FORM != 0u) store_form(inside, f, t, (h0 + i) * VD4 + c, n_head_kv * GROUP * VD, fq, fd, false);
     }
 }
 

@@ -381,7 +381,7 @@ void store(bool on, vec4 f, uint t, uint head, uint c)
 {
     uint e4 = head * VD4 + c;
     if (on && WRITE_Y) F4(y).v[t * N_HEAD_KV * GROUP * VD4 + e4] = f;
-    if (FORM != 0u) store_form(on, f, t, e4, N_HEAD_KV * GROUP * VD, fq, fd);
+    if (FORM != 0u) store_form(on, f, t, e4, N_HEAD_KV * GROUP * VD, fq, fd, is_coarse(pr, 0u, t));
 }
 
 /* Whether this is the last of the workgroups for this token and these heads; then it sees what the others wrote. */

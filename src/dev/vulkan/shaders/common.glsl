@@ -20,6 +20,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 2) buffer H1 { uint16_
 /* Written by the host before each submit. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Params {
     uint n_rows[4]; /* by ob_rows: tokens, outputs, sequences */
+    uint coarse[4]; /* the same: words from here to a flag per row, 1: rounded to 4 bits where a weight asks for it; 0: none */
 };
 
 /* One token of the step: its sequence, its place in the cache, tokens of its sequence in the cache
@@ -42,11 +43,24 @@ uint f16_bits(float f)
     return sign | (r + ((rest > half_ulp || (rest == half_ulp && (r & 1u) != 0u)) ? 1u : 0u));
 }
 
+/* What a product of f32 loses by rounding: fma() need not be exact everywhere. */
+float product_error(float a, float b, float p)
+{
+    precise float s = 4097.0 * a, t = 4097.0 * b;
+    precise float ah = s - (s - a), bh = t - (t - b);
+    precise float al = a - ah, bl = b - bh;
+    precise float e = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+    return e;
+}
+
 /* a / b as IEEE has it, from a quotient that may be a few ulp off. */
 float div_exact(float a, float b)
 {
     precise float q = a / b;
-    precise float r = fma(-q, b, a);
-    precise float c = fma(r, 1.0 / b, q);
-    return c;
+    [[unroll]] for (uint i = 0; i < 2u; i++) {
+        precise float p = q * b;
+        precise float r = (a - p) - product_error(q, b, p);
+        q += r / b;
+    }
+    return q;
 }

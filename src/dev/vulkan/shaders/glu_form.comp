@@ -34,5 +34,5 @@ void main()
         [[unroll]] for (uint k = 0; k < 4u; k++) v[k] = activate(ACT, g[k]) * u[k];
         y.v[i] = v;
     }
-    store_form(on, v, row, e, cols, fq, fd);
+    store_form(on, v, row, e, cols, fq, fd, is_coarse(pr, rows, row));
 }

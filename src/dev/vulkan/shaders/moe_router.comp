@@ -107,7 +107,7 @@ void main()
             uint i = part * each + min(e0 + tid, each - 1u);
             vec4 f = x.v[row * K4 + i] * r * g.v[i];
             if (on) y.v[row * K4 + i] = f;
-            store_form(on, f, row, i, K, fq, fd);
+            store_form(on, f, row, i, K, fq, fd, is_coarse(pr, 0u, row));
             barrier();
         }
     }

@@ -59,7 +59,7 @@ void main()
                 if (HAS_B) t += F4(b).v[e];
                 F4(y).v[at / 4u + e] = t;
             }
-            store_form(on, t, row, e, cols, fq, fd);
+            store_form(on, t, row, e, cols, fq, fd, is_coarse(pr, rows, row));
         }
         return;
     }

@@ -48,6 +48,6 @@ void main()
         uint i = j * WG + tid;
         vec4 f = v[j] * r * g[j];
         if (i < k4 && WRITE_Y) y.v[row * k4 + i] = f;
-        store_form(i < k4, f, row, i, k, fq, fd);
+        store_form(i < k4, f, row, i, k, fq, fd, is_coarse(pr, rows, row));
     }
 }
