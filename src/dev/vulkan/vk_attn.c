@@ -317,8 +317,9 @@ static ob_status add_matrices(ob_dev_plan *p, int32_t i, uint32_t hb, ob_err *er
     const ob_attn_params *a = &op->p.attn;
     const uint32_t group = (uint32_t)(a->n_head / a->n_head_kv);
     const vk_mem *planes[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    const vk_form form = vk_wanted_form(p, op->out[0], i, 0) == VK_FORM_F16 ? VK_FORM_F16 : VK_FORM_F32;
-    const bool only = form != VK_FORM_F32 && vk_only_form(p, op->out[0], i, form);
+    bool only;
+    const vk_form wanted = vk_plain_form(p, op->out[0], i, &only), form = wanted == VK_FORM_F16 ? VK_FORM_F16 : VK_FORM_F32;
+    only &= form == wanted;
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "attn_cm", 8,
                          (uint32_t[]){2 * MATRIX_QUERIES, (uint32_t)a->k_dim, (uint32_t)a->v_dim, group, hb, MATRIX_QUERIES,
@@ -365,7 +366,8 @@ static ob_status add_attention(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_mem *planes[2];
     const bool own_values = planes_of(p, op, planes) == 2;
     const vk_pipe *pipe;
-    const vk_form wanted = vk_wanted_form(p, op->out[0], i, 0);
+    bool only;
+    const vk_form wanted = vk_plain_form(p, op->out[0], i, &only);
     const bool can = wanted == VK_FORM_F16 ? a->v_dim % 4 == 0 : split && a->v_dim % 32 == 0;
     const vk_form form = can ? wanted : VK_FORM_F32;
     OB_TRY(vk_kernel_get(p->dev, "attn", 12,

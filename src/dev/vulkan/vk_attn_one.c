@@ -131,9 +131,10 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when 
     const ob_op *op = &p->prog.ops[i];
     const ob_attn_params *a = &op->p.attn;
     const vk_mem *cache[2] = {p->cache_k[a->cache], p->cache_v[a->cache]};
-    const vk_form wanted = vk_wanted_form(p, op->out[0], i, when == VK_ALWAYS ? VK_FORM_ANY : 0);
-    const vk_form form = wanted == VK_FORM_F16 || a->v_dim % 32 == 0 ? wanted : VK_FORM_F32;
-    const bool write_y = !vk_only_form(p, op->out[0], i, form);
+    bool only; /* where another kernel may stand in, in the form that it can make too */
+    const vk_form plain = vk_plain_form(p, op->out[0], i, &only), any = vk_wanted_form(p, op->out[0], i, VK_FORM_ANY);
+    const vk_form wanted = when == VK_ALWAYS ? any : plain, form = wanted == VK_FORM_F16 || a->v_dim % 32 == 0 ? wanted : VK_FORM_F32;
+    const bool write_y = !(form == plain ? only : vk_only_form(p, op->out[0], i, form));
     const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
     const vk_pipe *pipe;
     OB_TRY(get_kernel(p, op, h, form, write_y, &pipe, err));

@@ -40,16 +40,18 @@ bool vk_collide(const ob_dev_plan *p, ob_val a, ob_val b)
     return a != b && x < y + vk_value_bytes(p, b) && y < x + vk_value_bytes(p, a);
 }
 
-/* Op i's result v goes to op i + 1 as int8 and nowhere else. */
-static bool feeds_product(const ob_dev_plan *p, ob_val v, int32_t i)
+/* Op i's result v goes to op i + 1 as int8 and nowhere else; can: flags of the form that may be asked for. */
+static bool feeds_product(const ob_dev_plan *p, ob_val v, int32_t i, unsigned can)
 {
-    return vk_wanted_form(p, v, i, 0) == VK_FORM_Q8 && vk_only_form(p, v, i, VK_FORM_Q8);
+    const vk_form form = vk_wanted_form(p, v, i, can);
+    return (form & VK_FORM_KIND) == VK_FORM_Q8 && vk_only_form(p, v, i, form);
 }
 
 static bool small_and_fast(const ob_dev_plan *p, const ob_op *op)
 {
     const unsigned all = VK_FAST_SUBGROUP | VK_FAST_INT8 | VK_FAST_FUSED;
-    return (p->fast & all) == all && vk_linear_all(p, op, VK_FORM_Q8) && (p->dev->tested[p->weights[op->w[0]]->type] & VK_FAST_FUSED);
+    const vk_form form = op->kind == OB_OP_LINEAR ? vk_matrix_form(p, op, 0) : VK_FORM_F32;
+    return (p->fast & all) == all && (form & VK_FORM_KIND) == VK_FORM_Q8 && vk_linear_all(p, op, form) && (p->dev->tested[p->weights[op->w[0]]->type] & VK_FAST_FUSED);
 }
 
 static bool is_row_norm(const ob_dev_plan *p, const ob_op *op)
@@ -66,12 +68,12 @@ static bool match_glu(const ob_dev_plan *p, int32_t i)
     const ob_dev_weight *a = p->weights[op->w[0]], *b = p->weights[op->w[1]];
     return glu->in[0] == op->out[0] && glu->in[1] == op->out[1] && op->w[4] == OB_NONE && op->w[5] == OB_NONE &&
            op->p.linear.scale == 1 && a->type == b->type && a->desc.ne[1] == b->desc.ne[1] && a->desc.ne[1] % 32 == 0 &&
-           vk_last_reader(p, op->out[0], i + 1) && vk_last_reader(p, op->out[1], i + 1) && feeds_product(p, glu->out[0], i + 1);
+           vk_last_reader(p, op->out[0], i + 1) && vk_last_reader(p, op->out[1], i + 1) && feeds_product(p, glu->out[0], i + 1, VK_FORM_TURNED);
 }
 
 /* The norm of op i's result, which goes to products as int8; its index or OB_NONE. With one token the rows that are
  * wanted lie between, and are that token's. */
-static int32_t norm_after(const ob_dev_plan *p, int32_t i)
+static int32_t norm_after(const ob_dev_plan *p, int32_t i, unsigned can)
 {
     const ob_op *op = &p->prog.ops[i];
     if (i + 2 >= p->prog.n_ops) return OB_NONE;
@@ -83,14 +85,14 @@ static int32_t norm_after(const ob_dev_plan *p, int32_t i)
     }
     const ob_op *norm = &p->prog.ops[n];
     if (vk_max_rows(p, p->prog.vals[norm->out[0]].rows) == 0 || !is_row_norm(p, norm) || norm->in[0] != x) return OB_NONE;
-    return norm->out[0] != x && feeds_product(p, norm->out[0], n) ? n : OB_NONE;
+    return norm->out[0] != x && feeds_product(p, norm->out[0], n, can) ? n : OB_NONE;
 }
 
 /* Op i: a product with residual, then that. */
 static int32_t match_norm(const ob_dev_plan *p, int32_t i)
 {
     const ob_op *op = &p->prog.ops[i];
-    return small_and_fast(p, op) && op->p.linear.n_mat == 1 && op->in[1] != OB_NONE ? norm_after(p, i) : OB_NONE;
+    return small_and_fast(p, op) && op->p.linear.n_mat == 1 && op->in[1] != OB_NONE ? norm_after(p, i, VK_FORM_TURNED) : OB_NONE;
 }
 
 ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
@@ -105,12 +107,12 @@ ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
     } else if (op->kind == OB_OP_LINEAR) {
         const int32_t norm = match_norm(p, i);
         if (norm != OB_NONE || match_glu(p, i)) {
-            OB_TRY(vk_form_add(p, i, VK_FORM_Q8, err));
+            OB_TRY(vk_form_add(p, i, vk_matrix_form(p, op, 0), err));
             *n_ops = norm != OB_NONE ? norm + 1 - i : 2;
             return norm != OB_NONE ? vk_matvec_add_norm(p, i, norm, err) : vk_matvec_add_glu(p, i, err);
         }
     } else if (op->kind == OB_OP_MOE_GLU) {
-        const int32_t norm = vk_moe_gives_norm(p, op) ? norm_after(p, i) : OB_NONE;
+        const int32_t norm = vk_moe_gives_norm(p, op) ? norm_after(p, i, 0) : OB_NONE;
         *n_ops = norm != OB_NONE ? norm + 1 - i : 1;
         return vk_moe_add(p, i, norm, err);
     } else if (op->kind == OB_OP_ROWS_OUT && i + 1 < p->prog.n_ops) {

@@ -126,10 +126,10 @@ static ob_status pipe_of(ob_dev_plan *p, const ob_op *op, int m, const tile *t, 
     char name[32];
     snprintf(name, sizeof name, "gemm_%s_%s", glu ? "glu" : "cm", vk_type_name(p->weights[op->w[m]]->type));
     const uint32_t wg = t->bm / t->wm * (t->bn / t->wn) * p->dev->sg;
-    return vk_kernel_get(p->dev, name, 11,
+    const uint32_t k = (uint32_t)p->prog.vals[op->in[0]].cols;
+    return vk_kernel_get(p->dev, name, 12,
                          (uint32_t[]){wg, t->bm, t->bn, t->bk, t->wm, t->wn, split, op->w[4 + m] != OB_NONE,
-                                      op->in[1] != OB_NONE, (uint32_t)p->prog.vals[op->in[0]].cols % t->bk != 0,
-                                      glu ? glu->p.glu.act : 0},
+                                      op->in[1] != OB_NONE, k % t->bk != 0, glu ? glu->p.glu.act : 0, k},
                          pipe, err);
 }
 
@@ -174,13 +174,14 @@ bool vk_gemm_fits_glu(const ob_dev_plan *p, int32_t i)
     const ob_op *op = &p->prog.ops[i], *glu = op + 1;
     if (i + 2 >= p->prog.n_ops || op->kind != OB_OP_LINEAR || op->p.linear.n_mat != 2 || glu->kind != OB_OP_GLU) return false;
     const vk_form form = vk_matrix_form(p, op, 0);
+    bool only;
     if ((form & VK_FORM_KIND) != VK_FORM_F16 || !vk_linear_all(p, op, form)) return false;
     const ob_dev_weight *a = p->weights[op->w[0]], *b = p->weights[op->w[1]];
     return glu->in[0] == op->out[0] && glu->in[1] == op->out[1] && op->in[1] == OB_NONE && op->w[4] == OB_NONE &&
            op->w[5] == OB_NONE && op->p.linear.scale == 1 && a->type == b->type && a->desc.ne[1] == b->desc.ne[1] &&
            a->desc.ne[1] % 32 == 0 && (p->fast & p->dev->tested[a->type] & VK_FAST_GLU) && tile_of(p, op).wn >= 32 &&
            vk_last_reader(p, op->out[0], i + 1) && vk_last_reader(p, op->out[1], i + 1) &&
-           vk_wanted_form(p, glu->out[0], i + 1, 0) == VK_FORM_F16 && vk_only_form(p, glu->out[0], i + 1, VK_FORM_F16);
+           vk_plain_form(p, glu->out[0], i + 1, &only) == VK_FORM_F16 && only;
 }
 
 ob_status vk_gemm_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)

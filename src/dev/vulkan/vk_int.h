@@ -496,6 +496,9 @@ bool vk_linear_all(const ob_dev_plan *p, const ob_op *op, vk_form form);
 /* The form in which the next reader of value v after op i wants it; F32 where that has flags beside `can`. */
 vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i, unsigned can);
 enum { VK_FORM_ANY = VK_FORM_TURNED | VK_FORM_COARSE }; /* what kernels with form.glsl can */
+/* The same for producers that cannot turn: f16 where the reader wants it turned, for a pass of its own makes that of
+ * f16. only: nothing else is read of v. */
+vk_form vk_plain_form(const ob_dev_plan *p, ob_val v, int32_t i, bool *only);
 /* A value's bytes in a form, and its scales behind them. */
 uint64_t vk_form_bytes(const ob_dev_plan *p, ob_val v, vk_form form);
 /* Whether that reader, op i + 1, is the only one, so that v is not needed in f32. */

@@ -116,6 +116,14 @@ vk_form vk_wanted_form(const ob_dev_plan *p, ob_val v, int32_t i, unsigned can)
     return VK_FORM_F32;
 }
 
+vk_form vk_plain_form(const ob_dev_plan *p, ob_val v, int32_t i, bool *only)
+{
+    const vk_form wanted = vk_wanted_form(p, v, i, VK_FORM_ANY), kind = (vk_form)(wanted & VK_FORM_KIND);
+    const vk_form form = wanted == kind || kind == VK_FORM_F16 ? kind : VK_FORM_F32;
+    *only = form != VK_FORM_F32 && vk_only_form(p, v, i, wanted);
+    return form;
+}
+
 bool vk_only_form(const ob_dev_plan *p, ob_val v, int32_t i, vk_form form)
 {
     const ob_op *r = &p->prog.ops[i + 1];
@@ -194,8 +202,10 @@ static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
     const ob_value *x = &p->prog.vals[op->in[0]];
     if (form & VK_FORM_TURNED) {
         vk_dispatch *s;
-        OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = vk_value(p, op->in[0]), .rows = x->rows, .k = (uint32_t)x->cols, .form = form}, &s, err));
-        vk_reads(s, vk_value(p, op->in[0]), vk_value_bytes(p, op->in[0]));
+        VkDeviceAddress from = vk_value(p, op->in[0]), unused;
+        const bool half = (form & VK_FORM_KIND) == VK_FORM_F16 && vk_find_form(p, op->in[0], VK_FORM_F16, &from, &unused);
+        OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = from, .rows = x->rows, .k = (uint32_t)x->cols, .half = half, .form = form}, &s, err));
+        vk_reads(s, from, half ? vk_form_bytes(p, op->in[0], VK_FORM_F16) : vk_value_bytes(p, op->in[0]));
         vk_write_form(p, s, op->in[0], form, &s->push.a[2]);
         return OB_OK;
     }

@@ -161,8 +161,8 @@ static const char *label(ob_dev_plan *p, const char *kernel, const ob_dev_weight
     return s;
 }
 
-/* A product of matrix m, with the grid of its role. */
-static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_dispatch **out, ob_err *err)
+/* A product of matrix m, with the grid of its role. form: of what goes out as int8. */
+static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_form form, vk_dispatch **out, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_dev_weight *w = p->weights[op->w[m]];
@@ -179,9 +179,10 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_d
     snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
              ro == ROLE_GLU ? "_glu" : "");
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 13,
+    OB_TRY(vk_kernel_get(p->dev, name, 14,
                          (uint32_t[]){f.wg, f.t, (uint32_t)vk_linear_rows(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
-                                      d->sg, f.r, f.un, (uint32_t)w->nu, raw, blocks && ro != ROLE_GLU, (uint32_t)act, f.nb},
+                                      d->sg, f.r, f.un, (uint32_t)w->nu, raw, blocks && ro != ROLE_GLU, (uint32_t)act, f.nb,
+                                      (form & VK_FORM_TURNED) != 0},
                          &pipe, err));
     vk_dispatch *s = *out = vk_linear_product(p, i, m, pipe);
     if (!s) return no_memory(err);
@@ -200,16 +201,17 @@ ob_status vk_matvec_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 {
     vk_dispatch *s;
     const bool head = p->prog.vals[p->prog.ops[i].out[m]].cols >= HEAD_ROWS;
-    return add(p, i, m, head ? ROLE_HEAD : ROLE_PLAIN, OB_ACT_NONE, &s, err);
+    return add(p, i, m, head ? ROLE_HEAD : ROLE_PLAIN, OB_ACT_NONE, VK_FORM_F32, &s, err);
 }
 
 ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
 {
     const ob_op *n = &p->prog.ops[norm];
+    const vk_form form = vk_wanted_form(p, n->out[0], norm, VK_FORM_TURNED);
     vk_dispatch *s;
     VkDeviceAddress to[2];
-    OB_TRY(add(p, i, 0, ROLE_NORM, OB_ACT_NONE, &s, err));
-    vk_write_form(p, s, n->out[0], VK_FORM_Q8, to);
+    OB_TRY(add(p, i, 0, ROLE_NORM, OB_ACT_NONE, form, &s, err));
+    vk_write_form(p, s, n->out[0], form, to);
     p->forms[p->form_last].raw = true;
     p->forms[p->form_last].eps = n->p.norm.eps;
     vk_push_addr(&s->push, 10, p->weights[n->w[0]]->w);
@@ -222,12 +224,13 @@ ob_status vk_matvec_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i], *glu = &p->prog.ops[i + 1];
     const ob_dev_weight *up = p->weights[op->w[1]];
+    const vk_form form = vk_wanted_form(p, glu->out[0], i + 1, VK_FORM_TURNED);
     vk_dispatch *s;
     VkDeviceAddress to[2];
-    OB_TRY(add(p, i, 0, ROLE_GLU, glu->p.glu.act, &s, err));
+    OB_TRY(add(p, i, 0, ROLE_GLU, glu->p.glu.act, form, &s, err));
     s->n_mats = 2;
     s->n_writes = 0; /* not the f32 results */
-    vk_write_form(p, s, glu->out[0], VK_FORM_Q8, to);
+    vk_write_form(p, s, glu->out[0], form, to);
     s->push.a[2] = to[0];
     s->push.a[6] = up->w;
     s->push.a[7] = up->s;

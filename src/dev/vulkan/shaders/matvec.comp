@@ -35,6 +35,7 @@ layout(constant_id = 9) const bool NORM_IN = false;
 layout(constant_id = 10) const bool NORM_OUT = false;
 layout(constant_id = 11) const uint ACT_FN = 0;
 layout(constant_id = 12) const uint NB = 1; /* times R rows, one after the other */
+layout(constant_id = 13) const bool TURNED = false; /* what goes out as int8 goes through the transform of quant/hadamard.h first */
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -242,6 +243,19 @@ void load_early(uint i, uint first)
 }
 #endif
 
+/* The transform of 32 values that 8 neighbours hold; the order of sums is part of it. */
+vec4 turn_lanes(vec4 v)
+{
+    precise vec4 a = vec4(v.x + v.y, v.x - v.y, v.z + v.w, v.z - v.w);
+    precise vec4 b = vec4(a.xy + a.zw, a.xy - a.zw);
+    [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) {
+        vec4 other = subgroupShuffleXor(b, m);
+        b = (gl_SubgroupInvocationID & m) != 0u ? other - b : b + other;
+    }
+    b *= 0.17677669529663687;
+    return b;
+}
+
 /* Results 4 i .. of the workgroup, which begins at row `first`, also as int8; 8 neighbours hold a block. */
 void finish_four(uint i, uint first)
 {
@@ -272,16 +286,21 @@ void finish_four(uint i, uint first)
 #else
     U1 q = U1(y);
 #endif
+    if (TURNED) v = turn_lanes(v);
     vec4 a = abs(v);
     float top = max(max(a.x, a.y), max(a.z, a.w));
     [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) top = max(top, subgroupShuffleXor(top, m));
-    ivec4 r = ivec4(round(v * (top > 0.0 ? 127.0 / top : 0.0)));
+    bool some = top > 1e-35;
+    float inv = some ? TURNED ? div_exact(127.0, top) : 127.0 / top : 0.0;
+    float unit = some ? TURNED ? div_exact(top, 127.0) : top / 127.0 : 0.0;
+    precise vec4 scaled = v * inv;
+    ivec4 r = ivec4(roundEven(scaled));
     int sum = r.x + r.y + r.z + r.w;
     [[unroll]] for (uint m = 1u; m < 4u; m *= 2u) sum += subgroupShuffleXor(sum, m);
     int other = subgroupShuffleXor(sum, 4u);
     q.v[(c * n + e) / 4u] = uint(r.x & 255) | uint(r.y & 255) << 8 | uint(r.z & 255) << 16 | uint(r.w) << 24;
     if (i % 8u != 0u) return;
-    yd.v[c * nb + e / 32u] = uvec2(floatBitsToUint(top / 127.0), uint(sum & 0xFFFF) | uint(other) << 16);
+    yd.v[c * nb + e / 32u] = uvec2(floatBitsToUint(unit), uint(sum & 0xFFFF) | uint(other) << 16);
 #if !GLU
     U1(yd).v[(2u * NC + c) * nb + e / 32u] = floatBitsToUint(square);
 #endif
