@@ -51,7 +51,8 @@ static bool small_and_fast(const ob_dev_plan *p, const ob_op *op)
 {
     const unsigned all = VK_FAST_SUBGROUP | VK_FAST_INT8 | VK_FAST_FUSED;
     const vk_form form = op->kind == OB_OP_LINEAR ? vk_matrix_form(p, op, 0) : VK_FORM_F32;
-    return (p->fast & all) == all && (form & VK_FORM_KIND) == VK_FORM_Q8 && vk_linear_all(p, op, form) && (p->dev->tested[p->weights[op->w[0]]->type] & VK_FAST_FUSED);
+    return (p->fast & all) == all && (form & VK_FORM_KIND) == VK_FORM_Q8 && vk_linear_all(p, op, form) &&
+           (p->dev->tested[p->weights[op->w[0]]->type] & VK_FAST_FUSED) && (!(form & VK_FORM_TURNED) || (p->dev->tested_rotated & VK_FAST_FUSED));
 }
 
 static bool is_row_norm(const ob_dev_plan *p, const ob_op *op)

@@ -201,6 +201,7 @@ typedef struct vk_dev {
     vk_attn_shape attn_tested[VK_MAX_ATTN_TESTED];
     int n_attn_tested;
     unsigned tested_experts[64]; /* the same for mixtures of experts */
+    unsigned tested_rotated;     /* the same for rotated Q4_0: VK_FAST_FUSED */
     char disabled[200];  /* names of kernels that were switched off */
     VkDevice handle;
     VkQueue queue;
@@ -657,6 +658,8 @@ void vk_verdict_write(const vk_dev *d);
 /* vk_test.c: tests the fast kernels for weights of this type, once per device and type; switches
  * off those that are wrong. Errors only when the test could not run. */
 ob_status vk_test_type(vk_dev *d, ob_type t, ob_err *err);
+/* The same for rotated weights, after that of Q4_0. */
+ob_status vk_test_rotated(vk_dev *d, ob_err *err);
 /* vk_test_attn.c: the same for attention by matrices, once per shape. */
 ob_status vk_test_attn(vk_dev *d, const ob_program *prog, const ob_plan_bindings *b, ob_err *err);
 /* vk_test_moe.c: the same for mixtures of experts, after vk_test_type. */

@@ -369,6 +369,7 @@ ob_status vk_weight_new(ob_dev *dev, const ob_weight *desc, ob_dev_weight **out,
         }
         OB_GOTO(make_matrix(d, &flat, w, keeps_data, err));
         if (desc->use != OB_USE_EMBED) OB_GOTO(vk_test_type(d, w->type, err));
+        if (desc->hadamard) OB_GOTO(vk_test_rotated(d, err));
         if (desc->use == OB_USE_EXPERTS && !d->testing) OB_GOTO(vk_test_experts(d, w->type, err));
     }
 out:

@@ -588,6 +588,7 @@ static void compile_ahead(vk_dev *d, const ob_program *p)
     ob_err err;
     ob_status s = OB_OK;
     unsigned tested[OB_COUNT(d->tested)], experts[OB_COUNT(d->tested_experts)];
+    const unsigned rotated = d->tested_rotated;
     memcpy(tested, d->tested, sizeof tested);
     memcpy(experts, d->tested_experts, sizeof experts);
     const vk_testing was = vk_testing_begin(d);
@@ -604,11 +605,13 @@ static void compile_ahead(vk_dev *d, const ob_program *p)
         const ob_weight *w = &p->weights[i];
         if (w->use == OB_USE_VECTOR || w->use == OB_USE_TABLE || w->use == OB_USE_EMBED) continue;
         s = vk_test_type(d, vk_stored_type(d, w), &err);
+        if (s == OB_OK && w->hadamard) s = vk_test_rotated(d, &err);
         if (s == OB_OK && w->use == OB_USE_EXPERTS) s = vk_test_experts(d, vk_stored_type(d, w), &err);
     }
     d->listing = false;
     memcpy(d->tested, tested, sizeof tested);
     memcpy(d->tested_experts, experts, sizeof experts);
+    d->tested_rotated = rotated;
     if (vk_kernels_make(d, &err) != OB_OK) ob_log_debug("%s", err.text); /* whoever needs it will meet it again */
     vk_testing_end(d, was);
 }

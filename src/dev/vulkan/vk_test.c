@@ -133,7 +133,7 @@ static void add_norm(trial *t)
     t->prog.n_weights = 5;
 }
 
-static ob_status make_trial(trial *t, ob_type type, trial_kind kind, ob_err *err)
+static ob_status make_trial(trial *t, ob_type type, trial_kind kind, bool rotated, ob_err *err)
 {
     static const int32_t cols[][MAX_VALS] = {{TEST_K, TEST_N}, {TEST_K, TEST_FF, TEST_FF, TEST_N}, {TEST_K, TEST_K, TEST_K, TEST_N}};
     static const int32_t n_in[][MAX_VALS] = {{0, TEST_K}, {0, TEST_K, TEST_K, TEST_FF}, {0, TEST_K, TEST_K, TEST_K}};
@@ -150,7 +150,10 @@ static ob_status make_trial(trial *t, ob_type type, trial_kind kind, ob_err *err
     ob_op *op = add_op(t, OB_OP_EMBED, OB_NONE, 0);
     op->w[0] = 0;
     op->p.embed.scale = 1;
-    for (int i = 1; i < n; i++) OB_TRY(add_weight(t, i, type, n_in[kind][i], n_out[kind][i], &seed, err));
+    for (int i = 1; i < n; i++) {
+        OB_TRY(add_weight(t, i, type, n_in[kind][i], n_out[kind][i], &seed, err));
+        t->weights[i].hadamard = rotated;
+    }
     if (kind == TRIAL_GLU) add_glu(t);
     else if (kind == TRIAL_NORM) add_norm(t);
     else add_linear(t, 0, 1, 1, 1);
@@ -300,20 +303,28 @@ typedef struct several {
     unsigned fast, needs; /* what is tested, with what */
     int32_t rows[3];
     double most;
+    bool rotated;
 } several;
 
 static const several k_several[] = {
-    {"gemm_glu", TRIAL_GLU, VK_FAST_GLU, VK_FAST_COOPMAT, {24, 40, TEST_ROWS}, 0.01},
-    {"matvec_glu", TRIAL_GLU, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03},
-    {"matvec_norm", TRIAL_NORM, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03},
+    {"gemm_glu", TRIAL_GLU, VK_FAST_GLU, VK_FAST_COOPMAT, {24, 40, TEST_ROWS}, 0.01, false},
+    {"matvec_glu", TRIAL_GLU, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03, false},
+    {"matvec_norm", TRIAL_NORM, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03, false},
+};
+
+/* Results that are turned on their way out, for rotated weights. */
+static const several k_rotated[] = {
+    {"rotated_matvec_glu", TRIAL_GLU, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03, true},
+    {"rotated_matvec_norm", TRIAL_NORM, VK_FAST_FUSED, VK_FAST_SUBGROUP | VK_FAST_INT8, {1, 5}, 0.03, true},
 };
 
 static ob_status run_several(vk_dev *d, trial *t, ob_type type, const several *c, ob_err *err)
 {
     double error, worst = 0;
+    unsigned *tested = c->rotated ? &d->tested_rotated : &d->tested[type];
     char name[48];
     snprintf(name, sizeof name, "%s_%s", c->kernel, vk_type_name(type));
-    d->tested[type] |= c->fast;
+    *tested |= c->fast;
     for (size_t i = 0; i < OB_COUNT(c->rows) && c->rows[i]; i++) {
         if (error_of(d, t, c->rows[i], c->fast | c->needs | (d->fast & VK_FAST_SUBGROUP), &error, err) == OB_E_DEVICE_LOST)
             return OB_E_DEVICE_LOST;
@@ -321,7 +332,7 @@ static ob_status run_several(vk_dev *d, trial *t, ob_type type, const several *c
     }
     if (worst <= c->most && !vk_test_fails(name)) return OB_OK;
     switch_off(d, c->kernel, type, worst);
-    d->tested[type] &= ~c->fast;
+    *tested &= ~c->fast;
     return OB_OK;
 }
 
@@ -333,7 +344,7 @@ static ob_status test_products(vk_dev *d, ob_type type, const several *c, ob_err
     trial *t = ob_calloc(1, sizeof *t);
     if (!t) return no_memory(err);
     const vk_testing was = vk_testing_begin(d);
-    OB_GOTO(make_trial(t, type, c ? c->kind : TRIAL_PLAIN, err));
+    OB_GOTO(make_trial(t, type, c ? c->kind : TRIAL_PLAIN, c && c->rotated, err));
     if (!d->listing) OB_GOTO(reference(t, err));
     for (int i = 0; i < t->prog.n_weights; i++)
         OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
@@ -371,5 +382,53 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     }
     if (s != OB_OK) d->tested[type] = 0;
     else if (d->fast == fast && strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested[type]);
+    return s;
+}
+
+/* One product of each kind that reads turned rows, by the pass of their own: there is no other way. */
+static ob_status run_turn(vk_dev *d, trial *t, ob_err *err)
+{
+    static const int32_t rows[] = {5, 40};
+    for (size_t i = 0; i < OB_COUNT(rows); i++) {
+        double error;
+        OB_TRY(error_of(d, t, rows[i], d->fast & VK_FAST_SUBGROUP, &error, err));
+        if (!d->listing && (!(error <= 1e-4) || vk_test_fails("turn")))
+            return ob_err_set(err, OB_E_DEVICE, "vulkan: kernel turn is wrong on this driver (relative error %.2g)", error);
+    }
+    return OB_OK;
+}
+
+static ob_status test_turn(vk_dev *d, ob_err *err)
+{
+    ob_status s = OB_OK;
+    bool keeps;
+    trial *t = ob_calloc(1, sizeof *t);
+    if (!t) return no_memory(err);
+    const vk_testing was = vk_testing_begin(d);
+    OB_GOTO(make_trial(t, OB_Q4_0, TRIAL_PLAIN, true, err));
+    if (!d->listing) OB_GOTO(reference(t, err));
+    for (int i = 0; i < t->prog.n_weights; i++) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
+    s = run_turn(d, t, err);
+out:
+    vk_testing_end(d, was);
+    trial_free(d, t);
+    return s;
+}
+
+ob_status vk_test_rotated(vk_dev *d, ob_err *err)
+{
+    if (d->tested_rotated & (unsigned)TESTED) return OB_OK;
+    const uint64_t key = vk_verdict_key(d, "rotated");
+    const size_t n_disabled = strlen(d->disabled);
+    if (vk_verdict_find(d, key, &d->tested_rotated)) return OB_OK;
+    d->tested_rotated = (unsigned)TESTED;
+    ob_status s = test_turn(d, err);
+    for (size_t i = 0; s == OB_OK && i < OB_COUNT(k_rotated); i++) {
+        const several *c = &k_rotated[i];
+        if (i && !(d->tested_rotated & c->fast)) break; /* one part was found wrong */
+        if (may_test(d, OB_Q4_0, c)) s = test_products(d, OB_Q4_0, c, err);
+    }
+    if (s != OB_OK) d->tested_rotated = 0;
+    else if (strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested_rotated);
     return s;
 }
