@@ -126,10 +126,10 @@ static ob_status pipe_of(ob_dev_plan *p, const ob_op *op, int m, const tile *t, 
     char name[32];
     snprintf(name, sizeof name, "gemm_%s_%s", glu ? "glu" : "cm", vk_type_name(p->weights[op->w[m]]->type));
     const uint32_t wg = t->bm / t->wm * (t->bn / t->wn) * p->dev->sg;
-    const uint32_t k = (uint32_t)p->prog.vals[op->in[0]].cols;
-    return vk_kernel_get(p->dev, name, 12,
+    return vk_kernel_get(p->dev, name, 11,
                          (uint32_t[]){wg, t->bm, t->bn, t->bk, t->wm, t->wn, split, op->w[4 + m] != OB_NONE,
-                                      op->in[1] != OB_NONE, k % t->bk != 0, glu ? glu->p.glu.act : 0, k},
+                                      op->in[1] != OB_NONE, (uint32_t)p->prog.vals[op->in[0]].cols % t->bk != 0,
+                                      glu ? glu->p.glu.act : 0},
                          pipe, err);
 }
 

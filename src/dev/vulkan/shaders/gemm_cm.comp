@@ -29,7 +29,6 @@ layout(constant_id = 7) const bool HAS_BIAS = false;
 layout(constant_id = 8) const bool HAS_RES = false;
 layout(constant_id = 9) const bool TAIL = true; /* K is no multiple of BK */
 layout(constant_id = 10) const uint ACT = 1;
-layout(constant_id = 11) const uint K = 64;
 
 /* Written and read by different workgroups of one dispatch. */
 layout(buffer_reference, scalar, buffer_reference_align = 16) coherent buffer C4 { vec4 v[]; };
@@ -60,7 +59,6 @@ layout(push_constant, scalar) uniform Push {
 #endif
 };
 
-const uint NU = K / 32;
 const uint VS = BK / 8 + 1; /* a row in shared memory, in 16-byte pieces */
 const uint NA = BM * BK / 8 / WG, NB = BN * BK / 32 / WG;
 const uint CM = WM / 16, CN = WN / 16;
@@ -114,32 +112,29 @@ void store_run(uint at, uvec4 q, uint h, float sc, float mn)
 }
 #endif
 
-/* A tile's row of the weight on its way: unit u of it, and where PAIRED the next one too, which shares much with it. */
+/* A tile's row of the weight on its way: unit u of it. */
 #if QUANTISED
 #define Piece Raw
-const bool PAIRED = !TAIL && NB % 2 == 0;
-void load_w(uint row, uint u, inout Piece a, inout Piece b)
+Piece load_w(uint row, uint u)
 {
 #if GLU
     uint half_ = WN / 2u, block = row / WN, at = row % WN;
-    bvec2 up = bvec2(at >= half_);
+    bool up = at >= half_;
     uint r = min(gl_WorkGroupID.y * (BN / 2u) + block * half_ + at % half_, n - 1u);
-    U4 w1 = U4(mix(uvec2(w), uvec2(w2), up));
-    U1 s1 = U1(mix(uvec2(s), uvec2(s2), up)), h1 = U1(mix(uvec2(h), uvec2(h2), up)), z1 = U1(mix(uvec2(z), uvec2(z2), up));
+    return load_raw(U4(mix(uvec2(w), uvec2(w2), bvec2(up))), U1(mix(uvec2(s), uvec2(s2), bvec2(up))),
+                    U1(mix(uvec2(h), uvec2(h2), bvec2(up))), U1(mix(uvec2(z), uvec2(z2), bvec2(up))), r, u, nu);
 #else
-    uint r = min(gl_WorkGroupID.y * BN + row, n - 1u);
-    U4 w1 = w;
-    U1 s1 = s, h1 = h, z1 = z;
+    return load_raw(w, s, h, z, min(gl_WorkGroupID.y * BN + row, n - 1u), u, nu);
 #endif
-    if (PAIRED) load_raws(w1, s1, h1, z1, r, u, NU, a, b);
-    else a = load_raw(w1, s1, h1, z1, r, u, NU);
 }
 #else
-const bool PAIRED = false;
 struct Piece { vec4 a[4], b[4]; };
-void load_w(uint row, uint u, inout Piece p, inout Piece unused)
+Piece load_w(uint row, uint u)
 {
-    unit_values(w, s, h, z, min(gl_WorkGroupID.y * BN + row, n - 1u), u, NU, p.a, p.b);
+    Piece p;
+    uint r = min(gl_WorkGroupID.y * BN + row, n - 1u);
+    unit_values(w, s, h, z, r, u, nu, p.a, p.b);
+    return p;
 }
 void store_floats(uint at, vec4 v[4])
 {
@@ -160,26 +155,21 @@ void main()
     [[unroll]] for (uint i = 0; i < CM * CN; i++)
         acc[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
 
-    const uint tiles = (K + BK - 1u) / BK;
-    uint per = (tiles + SPLIT - 1u) / SPLIT;
-    uint k0 = gl_WorkGroupID.z * per * BK, k1 = min(K, k0 + per * BK);
+    uint tiles = (k + BK - 1u) / BK, per = (tiles + SPLIT - 1u) / SPLIT;
+    uint k0 = gl_WorkGroupID.z * per * BK, k1 = min(k, k0 + per * BK);
     uvec4 ra[NA];
     Piece rb[NB];
 
     /* A thread's pieces of x lie WG / (BK / 8) rows apart. */
-    const uint xs = WG / (BK / 8u) * K >> 3, TWO = PAIRED ? 2u : 1u, PER = BK / 32u / TWO;
-    uint xa = ((m0 + tid / (BK / 8u)) * K >> 3) + tid % (BK / 8u);
+    uint xa = ((m0 + tid / (BK / 8u)) * k >> 3) + tid % (BK / 8u), xs = WG / (BK / 8u) * k >> 3;
 #define LOAD(at)                                                                          \
     [[unroll]] for (uint i = 0; i < NA; i++) {                                            \
         bool on = !TAIL || (at) + tid % (BK / 8u) * 8u < k1;                              \
         ra[i] = on ? x.v[xa + i * xs + ((at) >> 3)] : uvec4(0u);                          \
     }                                                                                     \
-    [[unroll]] for (uint i = 0; i < NB / TWO; i++) {                                      \
-        uint e = i * WG + tid, u = ((at) >> 5) + e % PER * TWO;                           \
-        Piece one, two;                                                                   \
-        load_w(e / PER, TAIL ? min(u, NU - 1u) : u, one, two);                            \
-        rb[i * TWO] = one;                                                                \
-        if (PAIRED) rb[i * TWO + TWO - 1u] = two;                                         \
+    [[unroll]] for (uint i = 0; i < NB; i++) {                                            \
+        uint e = i * WG + tid, u = ((at) >> 5) + e % (BK / 32u);                          \
+        rb[i] = load_w(e / (BK / 32u), TAIL ? min(u, nu - 1u) : u);                       \
     }
 
     if (k0 < k1) {
@@ -192,10 +182,10 @@ void main()
             sa[e / (BK / 8u) * VS + e % (BK / 8u)] = ra[i];
         }
         [[unroll]] for (uint i = 0; i < NB; i++) {
-            uint e = i / TWO * WG + tid, u0 = (kt >> 5) + e % PER * TWO, u = u0 + i % TWO, at = e / PER * VS;
+            uint e = i * WG + tid, u = (kt >> 5) + e % (BK / 32u), at = e / (BK / 32u) * VS;
             uint a = at + ((unit_a(u) - kt) >> 3), b = at + ((unit_b(u) - kt) >> 3);
 #if QUANTISED
-            Unit r = decode(rb[i], u0);
+            Unit r = decode(rb[i], u);
             store_run(a, NIBBLES ? rb[i].q : r.qa, 0u, r.sa, r.ma);
             store_run(b, NIBBLES ? rb[i].q : r.qb, 1u, r.sb, r.mb);
 #else

@@ -135,42 +135,6 @@ Raw load_raw(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu)
     return r;
 }
 
-/* Units u and u + 1 of a row with an even number of them, u even: scales and high bits of both in one load. Both decode as u. */
-void load_raws(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu, out Raw a, out Raw b)
-{
-    uint i = row * nu + u;
-    a = b = load_raw(w, s, h, z, row, u, nu);
-#if TYPE == T_Q4_K
-    b.q = w.v[(i >> 3) * 9u + 2u + (u & 7u)];
-#elif TYPE == T_Q5_K
-    b.r = w.v[(i >> 3) * 11u + 2u];
-    b.q = w.v[(i >> 3) * 11u + 4u + (u & 7u)];
-#elif TYPE == T_Q8_0
-    b.q = w.v[2u * i + 2u];
-    b.p = w.v[2u * i + 3u];
-#else
-    b.q = w.v[i + 1u];
-#endif
-#if TYPE == T_Q6_K
-    uvec4 high = U4(h).v[i >> 1];
-    a.h0 = high.x;
-    a.h1 = high.y;
-    b.h0 = high.z;
-    b.h1 = high.w;
-#elif TYPE == T_Q5_0 || TYPE == T_Q5_1
-    uvec2 high = U2(h).v[i >> 1];
-    a.h0 = high.x;
-    b.h0 = high.y;
-#endif
-#if TYPE == T_Q5_1 || TYPE == T_Q4_1
-    uvec2 both = U2(s).v[i >> 1];
-    a.s = both.x;
-    b.s = both.y;
-#elif TYPE != T_Q4_K && TYPE != T_Q5_K
-    b.s = a.s >> 16;
-#endif
-}
-
 Unit decode(Raw x, uint u)
 {
     Unit r;
