@@ -5,6 +5,7 @@
 
 #include "dev/cpu/cpu.h"
 #include "dev/device.h"
+#include "dev/hrx/hrx.h"
 #include "dev/null/null.h"
 #ifdef OB_HAVE_VULKAN
 #include "dev/vulkan/vulkan.h"
@@ -16,12 +17,14 @@ static const ob_dev_api *const k_registry[] = {
     &ob_dev_vulkan,
 #endif
     &ob_dev_cpu,
+    &ob_dev_hrx, /* after the CPU: `auto` takes it only where it passed its gates */
     NULL,
 };
 
 /* Opened by name only: never listed, never chosen. */
 static const ob_dev_api *const k_by_name[] = {
     &ob_dev_null,
+    &ob_dev_hrx_soft,
 #ifdef OB_HAVE_VULKAN
     &ob_dev_lavapipe,
 #endif

@@ -439,6 +439,12 @@ static bool decode_scalar(decoder *d, gfx_insn *i)
         if (src[n] == 255) i->n_bytes = 8;
         if (!source(d, &i->src[i->n_src++], src[n], eq[1 + n], d->w[1])) return false;
     }
+    if (i->op == OP_s_fmaak_f32 || i->op == OP_s_fmamk_f32) {
+        i->n_bytes = 8;
+        if (!source(d, &i->src[i->n_src++], 255, 's', d->w[1])) return false;
+    } else if (i->op == OP_s_fmac_f32) {
+        if (!source(d, &i->src[i->n_src++], i->dst, 's', 0)) return false;
+    }
     note_sources(d, i);
     return true;
 }

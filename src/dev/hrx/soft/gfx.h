@@ -126,6 +126,7 @@ typedef struct gfx_window {
     uint64_t addr, len;
     uint64_t *shadow;   /* of the dword at data - shift, see gfx_shadow */
     uint32_t shift;     /* bytes of data's offset within its first dword */
+    bool touched;       /* this dispatch has stored to some of its bytes, through whichever window */
 } gfx_window;
 enum { GFX_WINDOW_BITS = 40, GFX_MAX_WINDOWS = 66 };
 

@@ -41,6 +41,15 @@ static void note_store(gfx_wave *w, const gfx_window *win, const uint8_t *p, uin
     }
 }
 
+/* The first store through a window: loads through those that overlap it are looked at from now on. */
+static void touch(gfx_dispatch *d, const gfx_window *win)
+{
+    for (uint32_t i = 0; i < d->n_windows; i++) {
+        gfx_window *o = &d->windows[i];
+        if (o->data < win->data + win->len && win->data < o->data + o->len) o->touched = true;
+    }
+}
+
 static bool check_load(gfx_wave *w, const gfx_window *win, const uint8_t *p, uint32_t n)
 {
     const uint64_t off = (uint64_t)(p - win->data) + win->shift, m = mark(w);
@@ -132,11 +141,14 @@ static bool access_lane(gfx_wave *w, const gfx_insn *i, int l, uint64_t addr)
     uint8_t *p = find(w, addr, i->width, load ? "load" : store ? "store" : "atomic", &win);
     if (!p) return false;
     if (load) {
-        if (win->shadow && !check_load(w, win, p, i->width)) return false;
+        if (win->shadow && win->touched && !check_load(w, win, p, i->width)) return false;
         put_loaded(w, i, i->dst, l, p);
     } else if (store) {
         take_stored(w, i, i->src[1].reg, l, p);
-        if (win->shadow) note_store(w, win, p, i->width);
+        if (win->shadow) {
+            if (!win->touched) touch(w->group->d, win);
+            note_store(w, win, p, i->width);
+        }
     } else {
         uint32_t old, data2 = i->what == 'c' ? w->v[i->src[1].reg + 1][l] : 0;
         memcpy(&old, p, 4);
@@ -144,6 +156,37 @@ static bool access_lane(gfx_wave *w, const gfx_insn *i, int l, uint64_t addr)
         memcpy(p, &now, 4);
         if (win->shadow) win->shadow[((uint64_t)(p - win->data) + win->shift) >> 2] = 0; /* atomics order themselves */
         if (i->glc) w->v[i->dst][l] = old;
+    }
+    return true;
+}
+
+/* The usual case: all lanes load whole words from one window that nobody stores to. False: lane by lane. */
+static bool load_together(gfx_wave *w, const gfx_insn *i, const uint64_t addr[GFX_LANES])
+{
+    const uint32_t exec = gfx_exec(w), words = i->width / 4u;
+    if (i->access != 'L' || !exec) return false;
+    const gfx_dispatch *d = w->group->d;
+    const uint64_t first = addr[__builtin_ctz(exec)], id = first >> GFX_WINDOW_BITS;
+    if (id < 1 || id > d->n_windows) return false;
+    const gfx_window *win = &d->windows[id - 1];
+    if (win->shadow && win->touched) return false;
+    uint64_t lo = first, hi = first;
+    for (int l = 0; l < GFX_LANES; l++) {
+        const uint64_t a = exec >> l & 1 ? addr[l] : first;
+        lo = a < lo ? a : lo;
+        hi = a > hi ? a : hi;
+    }
+    if (lo < win->addr || hi - win->addr > win->len || i->width > win->len - (hi - win->addr)) return false;
+    const uint8_t *base = win->data - win->addr;
+    if (i->width < 4) {
+        for (int l = 0; l < GFX_LANES; l++)
+            if (exec >> l & 1) put_loaded(w, i, i->dst, l, base + addr[l]);
+        return true;
+    }
+    for (uint32_t k = 0; k < words; k++) {
+        uint32_t *to = w->v[i->dst + k];
+        for (int l = 0; l < GFX_LANES; l++)
+            if (exec >> l & 1) memcpy(&to[l], base + addr[l] + 4 * k, 4);
     }
     return true;
 }
@@ -176,6 +219,7 @@ bool gfx_memory(gfx_wave *w, const gfx_insn *i)
     const uint64_t base = i->has_base ? w->s[i->src[2].reg] | (uint64_t)w->s[i->src[2].reg + 1] << 32 : 0;
     for (int l = 0; l < GFX_LANES; l++)
         addr[l] = base + w->v[a][l] + (i->has_base ? 0 : (uint64_t)w->v[a + 1][l] << 32) + (uint64_t)(int64_t)i->imm;
+    if (load_together(w, i, addr)) return true;
     for (int l = 0; l < GFX_LANES; l++)
         if (exec >> l & 1 && !access_lane(w, i, l, addr[l])) return false;
     return true;
@@ -188,7 +232,7 @@ bool gfx_scalar_load(gfx_wave *w, const gfx_insn *i)
     const uint64_t addr = (base + gfx_scalar(w, &i->src[1], false) + (uint64_t)(int64_t)i->imm) & ~UINT64_C(3);
     const gfx_window *win;
     const uint8_t *p = find(w, addr, i->width, "scalar load", &win);
-    if (!p || (win->shadow && !check_load(w, win, p, i->width))) return false;
+    if (!p || (win->shadow && win->touched && !check_load(w, win, p, i->width))) return false;
     for (uint32_t k = 0; k < i->width / 4u; k++)
         if (i->dst != GFX_NULL) memcpy(&w->s[(i->dst + k) & 127], p + 4 * k, 4);
     return true;

@@ -1,6 +1,7 @@
 /* The scalar unit: integers, masks of lanes, loads through the scalar cache. */
 #include "dev/hrx/soft/gfx.h"
 
+#include <math.h>
 #include <string.h>
 
 uint64_t gfx_scalar(const gfx_wave *w, const gfx_src *s, bool wide)
@@ -258,9 +259,76 @@ static bool try_two(gfx_wave *w, const gfx_insn *i)
     }
 }
 
+/* ---- floats (gfx1150 and later) -------------------------------------------------------------- */
+
+static float float_of(const gfx_wave *w, const gfx_insn *i, int n)
+{
+    const uint32_t x = n < i->n_src ? (uint32_t)gfx_scalar(w, &i->src[n], false) : 0;
+    float f;
+    memcpy(&f, &x, 4);
+    return f;
+}
+
+static bool put_float(gfx_wave *w, const gfx_insn *i, float f)
+{
+    uint32_t x;
+    memcpy(&x, &f, 4);
+    return keep(w, i, x);
+}
+
+static bool try_float_compare(gfx_wave *w, const gfx_insn *i, float x, float y)
+{
+    switch (i->op) {
+    case OP_s_cmp_lt_f32: w->scc = x < y; break;
+    case OP_s_cmp_eq_f32: w->scc = x == y; break;
+    case OP_s_cmp_le_f32: w->scc = x <= y; break;
+    case OP_s_cmp_gt_f32: w->scc = x > y; break;
+    case OP_s_cmp_lg_f32: w->scc = x < y || x > y; break;
+    case OP_s_cmp_ge_f32: w->scc = x >= y; break;
+    case OP_s_cmp_o_f32: w->scc = x == x && y == y; break;
+    case OP_s_cmp_u_f32: w->scc = x != x || y != y; break;
+    case OP_s_cmp_nge_f32: w->scc = !(x >= y); break;
+    case OP_s_cmp_nlg_f32: w->scc = !(x < y || x > y); break;
+    case OP_s_cmp_ngt_f32: w->scc = !(x > y); break;
+    case OP_s_cmp_nle_f32: w->scc = !(x <= y); break;
+    case OP_s_cmp_neq_f32: w->scc = x != y; break;
+    case OP_s_cmp_nlt_f32: w->scc = !(x < y); break;
+    default: return false;
+    }
+    return true;
+}
+
+static bool try_float(gfx_wave *w, const gfx_insn *i)
+{
+    const float x = float_of(w, i, 0), y = float_of(w, i, 1), z = float_of(w, i, 2);
+    const uint32_t bits = (uint32_t)gfx_scalar(w, &i->src[0], false);
+    switch (i->op) {
+    case OP_s_ceil_f32: return put_float(w, i, ceilf(x));
+    case OP_s_floor_f32: return put_float(w, i, floorf(x));
+    case OP_s_trunc_f32: return put_float(w, i, truncf(x));
+    case OP_s_rndne_f32: return put_float(w, i, rintf(x));
+    case OP_s_cvt_f32_i32: return put_float(w, i, (float)(int32_t)bits);
+    case OP_s_cvt_f32_u32: return put_float(w, i, (float)bits);
+    case OP_s_cvt_i32_f32: return keep(w, i, (uint32_t)(x != x ? 0 : x >= 2147483648.0f ? INT32_MAX : x <= -2147483648.0f ? INT32_MIN : (int32_t)x));
+    case OP_s_cvt_u32_f32: return keep(w, i, x >= 4294967296.0f ? UINT32_MAX : x > 0 ? (uint32_t)x : 0);
+    case OP_s_cvt_f16_f32: return keep(w, i, gfx_f32_to_f16(x));
+    case OP_s_cvt_f32_f16: return put_float(w, i, gfx_f16_to_f32(bits & 0xffff));
+    case OP_s_add_f32: return put_float(w, i, x + y);
+    case OP_s_sub_f32: return put_float(w, i, x - y);
+    case OP_s_mul_f32: return put_float(w, i, x * y);
+    case OP_s_min_f32: return put_float(w, i, fminf(x, y));
+    case OP_s_max_f32: return put_float(w, i, fmaxf(x, y));
+    case OP_s_fmaak_f32:
+    case OP_s_fmac_f32: return put_float(w, i, fmaf(x, y, z));
+    case OP_s_fmamk_f32: return put_float(w, i, fmaf(x, z, y));
+    default: return try_float_compare(w, i, x, y);
+    }
+}
+
 bool gfx_salu(gfx_wave *w, const gfx_insn *i)
 {
     if (try_compare(w, i) || try_logic(w, i)) return true;
     if (i->n_src < 2 ? try_one(w, i) : try_shift(w, i) || try_two(w, i)) return true;
+    if (try_float(w, i)) return true;
     return gfx_fail(w->group, "a scalar instruction that is not implemented");
 }
