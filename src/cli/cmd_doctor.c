@@ -43,6 +43,19 @@ static void say(report *r, verdict v, const char *what, const char *fmt, ...)
     r->first = false;
 }
 
+/* AMD's runtime is no package of the distribution: what is missing, and where it comes from. */
+static void check_hrx(report *r)
+{
+    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++) {
+        if (strcmp((*api)->kind, "hrx") != 0 || (*api)->count() > 0) continue;
+        ob_dev_info info;
+        memset(&info, 0, sizeof info);
+        (*api)->probe(0, &info);
+        say(r, NOTE, "hrx", "%s. For an AMD GPU (gfx1100 or newer): build and install libhrx 0.1 from ROCm/hrx-system, install ROCm's "
+                            "libhsa-runtime64, and let the loader find libhrx.so.0 (ldconfig, or OB_HRX_LIBRARY=FILE)", info.reason);
+    }
+}
+
 static void check_devices(report *r)
 {
     int n_usable = 0;
@@ -137,6 +150,7 @@ int ob_cmd_doctor(const ob_args *a)
     say(&r, GOOD, "processor", "%d usable", ob_cpu_count());
     check_memory(&r);
     check_devices(&r);
+    check_hrx(&r);
     check_library(&r);
     check_port(&r);
     if (r.json) ob_buf_adds(&r.out, "\n]\n");

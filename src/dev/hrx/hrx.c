@@ -18,15 +18,20 @@ static void text_property(const hx_lib *l, hx_object device, int what, char *tex
 
 /* ---- what there is --------------------------------------------------------------------------- */
 
-static int system_count(void) { return hx_lib_get(false)->n_devices; }
-static int soft_count(void) { return 1; /* so that an error says why it is not there */ }
+/* A library that is there and cannot be used counts as one device, so that it is listed with the reason. */
+static int system_count(void)
+{
+    const hx_lib *l = hx_lib_get(false);
+    return l->missing[0] ? l->handle != NULL : l->n_devices;
+}
+static int soft_count(void) { return 1; }
 
 static void fill(const hx_lib *l, const char *kind, int index, const char *name, const char *arch, ob_dev_info *out)
 {
     memset(out, 0, sizeof *out);
     snprintf(out->kind, sizeof out->kind, "%s", kind);
     out->index = index;
-    out->caps = OB_DEV_ASYNC | OB_DEV_DYNAMIC_ROWS | OB_DEV_GPU | OB_DEV_EXACT | (l->soft ? OB_DEV_SOFT : 0);
+    out->caps = OB_DEV_ASYNC | OB_DEV_DYNAMIC_ROWS | OB_DEV_GPU | OB_DEV_EXACT | (l->soft && !l->missing[0] ? OB_DEV_SOFT : 0);
     out->max_tok = OB_MAX_UBATCH;
     out->max_buffer_bytes = UINT32_MAX;
     snprintf(out->name, sizeof out->name, "%.90s (%.30s)", name, arch);
@@ -98,9 +103,6 @@ static ob_status open_device(const ob_dev_api *api, bool soft, int index, const 
     ob_status s = OB_OK;
     *out = NULL;
     if (l->missing[0]) return ob_err_set(err, OB_E_NOT_FOUND, "%s", l->missing);
-    if (l->soft != soft)
-        return ob_err_set(err, OB_E_NOT_FOUND, "%s is %s: ask for it as %s", l->path,
-                          l->soft ? "an emulation" : "not an emulation", l->soft ? "hrx-soft" : "hrx");
     hx_dev *d = ob_calloc(1, sizeof *d);
     if (!d) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the HRX device");
     *d = (hx_dev){.base.api = api, .lib = l, .index = index, .exact = opt->exact};
