@@ -49,7 +49,8 @@ static void test_libraries(void **state)
     with_library(OB_FAKE_MISSING, "hrx-soft", "lacks hrx_stream_dispatch");
     with_library(OB_FAKE_OLDER, "hrx-soft", "is version 0.0.3; this program knows 0.1");
     with_library(OB_FAKE_NEWER, "hrx-soft", "is version 0.2.3; this program knows 0.1");
-    with_library(OB_FAKE_SAME, "hrx-soft", "HRX finds no GPU");
+    with_library(OB_FAKE_SAME, "hrx", "HRX finds no GPU");
+    with_library(OB_FAKE_SAME, "hrx-soft", "is no emulation: ask for it as hrx");
     with_library(OB_HRX_SOFT, "hrx", "ask for it as hrx-soft");
 }
 

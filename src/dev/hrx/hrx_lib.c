@@ -90,15 +90,15 @@ static void open_library(hx_lib *l, bool soft)
     }
     if (!find_functions(l)) return;
     l->soft = dlsym(l->handle, "hrx_soft_about") != NULL;
-    if (l->soft != soft) {
-        snprintf(l->missing, sizeof l->missing, "%.160s is %s: ask for it as %s", l->path, l->soft ? "an emulation" : "no emulation",
-                 l->soft ? "hrx-soft" : "hrx");
-        return;
-    }
     l->runtime_version(&l->version[0], &l->version[1], &l->version[2]);
     if (l->version[0] != MAJOR || l->version[1] != MINOR) {
         snprintf(l->missing, sizeof l->missing, "%.120s is version %d.%d.%d; this program knows %d.%d", l->path, l->version[0],
                  l->version[1], l->version[2], MAJOR, MINOR);
+        return;
+    }
+    if (l->soft != soft) {
+        snprintf(l->missing, sizeof l->missing, "%.160s is %s: ask for it as %s", l->path, l->soft ? "an emulation" : "no emulation",
+                 l->soft ? "hrx-soft" : "hrx");
         return;
     }
     count_devices(l);
