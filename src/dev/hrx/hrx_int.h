@@ -7,7 +7,7 @@
 #include "dev/hrx/hrx_lib.h"
 
 enum {
-    HX_MAX_REFS = 8, HX_MAX_CONSTS = 20, HX_MAX_OBJECTS = 64, HX_MAX_KERNELS = 192,
+    HX_MAX_REFS = 8, HX_MAX_CONSTS = 16, HX_MAX_OBJECTS = 64, HX_MAX_KERNELS = 192,
     HX_DIM = 1024,          /* widest head of values, most experts: what kernels keep in LDS */
     HX_SPLIT_TOK = 16,      /* plans up to this size cut each token's cache into segments */
     HX_TILE = 128, HX_SEG_TILES = 4, HX_MAX_SEG = 64,

@@ -122,6 +122,17 @@ static void add_pool(hx_make *m, const ob_op *op)
     hx_value(m, x, op->out[0]);
 }
 
+static void add_top_k(hx_make *m, const ob_op *op)
+{
+    hx_dispatch *x = hx_add(m, "sample", "top_k", 2, 2);
+    hx_grid(x, 1, 1, 1);
+    hx_follow(x, 0, val(m, op->out[0])->rows, 1);
+    hx_int(x, val(m, op->in[0])->cols);
+    hx_int(x, op->p.top_k.k);
+    hx_value(m, x, op->in[0]);
+    hx_value(m, x, op->out[0]);
+}
+
 _Static_assert(OB_POOLING_MEAN == 2 && OB_POOLING_CLS == 3 && OB_ACT_SILU == 1 && OB_ACT_GELU_QUICK == 6, "numbers that kernels know");
 
 void hx_add_rows(hx_make *m, const ob_op *op)
@@ -135,6 +146,7 @@ void hx_add_rows(hx_make *m, const ob_op *op)
     case OB_OP_ROWS_OUT:
     case OB_OP_MERGE: add_picked(m, op); break;
     case OB_OP_POOL: add_pool(m, op); break;
+    case OB_OP_TOP_K: add_top_k(m, op); break;
     default: add_elementwise(m, op); break;
     }
 }

@@ -61,6 +61,11 @@ bool hx_has_kernels(const hx_dev *d, const ob_program *p, int32_t i, char *why, 
         return op->p.attn.v_dim <= HX_DIM || refuse(why, cap, "heads too wide");
     case OB_OP_MOE_ROUTE:
         return p->vals[op->in[0]].cols <= HX_DIM || refuse(why, cap, "too many experts");
+    case OB_OP_CONV1D:
+    case OB_OP_GDN:
+    case OB_OP_CCA:
+    case OB_OP_TOP_K:
+        return true;
     default: return refuse(why, cap, "no kernel for it yet");
     }
 }
@@ -154,6 +159,8 @@ size_t hx_op_scratch(const ob_dev_plan *p, int32_t i)
     switch (op->kind) {
     case OB_OP_ATTENTION: return hx_attn_scratch(p, op);
     case OB_OP_MOE_GLU: return hx_moe_scratch(p, op);
+    case OB_OP_GDN:
+    case OB_OP_CCA: return hx_state_scratch(p, op);
     default: return 0;
     }
 }
@@ -174,6 +181,9 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_ATTENTION: hx_add_attention(&m, op); break;
     case OB_OP_MOE_ROUTE:
     case OB_OP_MOE_GLU: hx_add_moe(&m, op); break;
+    case OB_OP_CONV1D:
+    case OB_OP_GDN:
+    case OB_OP_CCA: hx_add_state(&m, op); break;
     default: hx_add_rows(&m, op); break;
     }
     return m.s;
