@@ -72,7 +72,10 @@ bool hx_has_kernels(const hx_dev *d, const ob_program *p, int32_t i, char *why, 
 
 bool hx_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, size_t cap)
 {
-    return hx_has_kernels((const hx_dev *)dev, p, i, why, cap);
+    const hx_dev *d = (const hx_dev *)dev;
+    if (!hx_has_kernels(d, p, i, why, cap)) return false;
+    /* The verdict is kept in the device, which is the caller's alone. */
+    return hx_selftest((hx_dev *)(uintptr_t)dev, p, i) || refuse(why, cap, "its kernels are wrong on this device and were switched off");
 }
 
 /* ---- dispatches ------------------------------------------------------------------------------ */
