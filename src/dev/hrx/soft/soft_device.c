@@ -136,7 +136,7 @@ HRX_EXPORT hrx_status hrx_allocator_allocate_buffer(hrx_handle h, hrx_buffer_par
         if (b) b->base.refs = 0;
         return soft_status_make(HRX_NO_MEMORY, "no memory for a buffer of %zu bytes", n);
     }
-    memset(b->data, 0xcd, n); /* what nobody wrote is not zero */
+    memset(b->data, 0xff, n); /* what nobody wrote is NaN */
     b->len = n;
     b->mappable = p.usage & 0x01000000;
     gpu.allocated += n;
