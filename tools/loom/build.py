@@ -33,7 +33,7 @@ CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 def objects():
     """name -> (source files, config): one code object each."""
     out = {"rows": (["base", "act", "rows"], {}), "moe": (["base", "act", "moe"], {}), "state": (["base", "act", "state"], {}),
-           "sample": (["base", "sample"], {})}
+           "sample": (["base", "sample"], {}), "int4": (["int4_act", "int4_mm"], {})}
     for t in TYPES:
         out[t] = (["base", "w_" + t, "linear"] + (["any"] if t in ("f32", "f16", "bf16") else []), {})
     for k, k_id in CACHE_TYPES.items():
