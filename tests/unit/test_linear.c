@@ -54,16 +54,16 @@ static weight weight_make(ob_type t, int64_t k, int64_t n, int64_t n_experts)
     const npz_array *raw = raw_of(ti), *src = npz_need(golden, "src", NPZ_F32);
     for (size_t b = 0; b < all / (size_t)ti->block_bytes; b++) {
         uint8_t *to = w.bytes + b * (size_t)ti->block_bytes;
-        if (raw) { /* a block of one of the 56 normal rows */
+        if (raw) { /* a block of one of the 32 normal rows */
             const size_t per_row = (size_t)raw->shape[1], at = rnd() % (per_row / (size_t)ti->block_bytes);
-            memcpy(to, (const uint8_t *)raw->data + (rnd() % 56) * per_row + at * (size_t)ti->block_bytes,
+            memcpy(to, (const uint8_t *)raw->data + (rnd() % 32) * per_row + at * (size_t)ti->block_bytes,
                    (size_t)ti->block_bytes);
         } else if (t == OB_F64) {
-            const double v = ((const float *)src->data)[rnd() % 57344];
+            const double v = ((const float *)src->data)[rnd() % 32768];
             memcpy(to, &v, 8);
         } else {
             assert_int_equal(t, OB_F32);
-            memcpy(to, (const float *)src->data + rnd() % 57344, 4);
+            memcpy(to, (const float *)src->data + rnd() % 32768, 4);
         }
     }
     ti->dequant(w.bytes, w.f32, n * n_experts * k);
