@@ -3,6 +3,7 @@ emulation, kernels that are wrong cost the op, NaN ends a request with a message
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +71,12 @@ def test_server_says_what_it_is():
         assert health["device"] == "hrx-soft" and health["soft"] is True and health["retried"] == 1
     finally:
         s.stop()
+
+
+def test_kernels_are_what_their_sources_give():
+    """Needs the pinned compiler, which pip fetches."""
+    r = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "loom", "build.py"), "--check"], capture_output=True,
+                       text=True, timeout=600)
+    if r.returncode == 2:
+        pytest.skip("the compiler cannot be had: " + r.stderr.strip()[-200:])
+    assert r.returncode == 0, r.stdout + r.stderr

@@ -35,7 +35,7 @@ def objects():
     out = {"rows": (["base", "act", "rows"], {}), "moe": (["base", "act", "moe"], {}), "state": (["base", "act", "state"], {}),
            "sample": (["base", "sample"], {}), "int4": (["int4_act", "int4_mm"], {})}
     for t in TYPES:
-        out[t] = (["base", "w_" + t, "linear"] + (["any"] if t in ("f32", "f16", "bf16") else []), {})
+        out[t] = (["base", "w_" + t, "linear", "mm"] + (["any"] if t in ("f32", "f16", "bf16") else []), {})
     for k, k_id in CACHE_TYPES.items():
         out["kv_" + k] = (["base", "cache", "kv"], {"kv.type": k_id})
         for v, v_id in CACHE_TYPES.items():

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 
-enum { ROW_WG = 128, EMBED_WG = 64, ROPE_WG = 64, OUT_WG = 4 };
+enum { ROW_WG = 128, EMBED_WG = 64, ROPE_WG = 64, OUT_WG = 4, MM_ROWS = 32, MM_TILE = 64 };
 
 static const ob_value *val(const hx_make *m, ob_val v) { return &m->plan->prog.vals[v]; }
 
@@ -156,14 +156,24 @@ void hx_add_rows(hx_make *m, const ob_op *op)
 /* Rows of floats may have any length; those of block types are multiples of 32. */
 static bool by_eights(int64_t cols) { return cols % 8 == 0; }
 
+/* Which kernel multiplies: matrices from MM_ROWS rows on, where activations may be rounded to f16. */
+typedef struct product { const char *kernel; int outputs, rows; } product;
+
+static product product_of(const ob_dev_plan *p, int64_t cols, int64_t max_rows)
+{
+    if (!by_eights(cols)) return (product){"linear_any", OUT_WG, 1};
+    if (!p->dev->exact && max_rows >= MM_ROWS && cols % 32 == 0) return (product){"linear_mm", MM_TILE, MM_TILE};
+    return max_rows > 1 ? (product){"linear4", OUT_WG, 4} : (product){"linear1", OUT_WG, 1};
+}
+
 static void add_product(hx_make *m, const ob_op *op, int i)
 {
     const ob_value *in = val(m, op->in[0]), *y = val(m, op->out[i]);
     const ob_dev_weight *w = m->plan->weights[op->w[i]];
-    const int per = by_eights(in->cols) && hx_max_rows(m->plan, y->rows) > 1 ? 4 : 1;
-    hx_dispatch *x = hx_add(m, hx_type_object(w->type), !by_eights(in->cols) ? "linear_any" : per == 4 ? "linear4" : "linear1", 5, 5);
-    hx_grid(x, ob_div_up(y->cols, OUT_WG), 1, 1);
-    hx_follow(x, 1, y->rows, per);
+    const product how = product_of(m->plan, in->cols, hx_max_rows(m->plan, y->rows));
+    hx_dispatch *x = hx_add(m, hx_type_object(w->type), how.kernel, 5, 5);
+    hx_grid(x, ob_div_up(y->cols, how.outputs), 1, 1);
+    hx_follow(x, 1, y->rows, how.rows);
     hx_int(x, in->cols);
     hx_int(x, y->cols);
     if (x) x->rows_at = (int8_t)x->n_consts;
