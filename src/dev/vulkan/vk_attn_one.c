@@ -16,14 +16,16 @@ enum {
     FLAG_WRITE_Y = 16,
     FLAG_ALONE = 64,
     MAX_DIM = 256,
+    LEAST_SEG = 8, MOST_SEG = 32, /* bounds for the segments of a token */
+    PER_CORE = 2,                 /* workgroups that a core holds at once, on the one card at hand */
 };
 
 vk_attn_tuning vk_attn_tuning_get(void)
 {
-    vk_attn_tuning t = {.hb = 2, .ahead = 4, .seg_min = 64, .max_seg = 32, .subgroups = 8}, e;
+    vk_attn_tuning t = {.hb = 2, .ahead = 4, .seg_min = 64, .max_seg = 0, .subgroups = 8}, e;
     const char *s = getenv("OB_VK_ATTN");
     if (s && sscanf(s, "%u,%u,%u,%u,%u", &e.hb, &e.ahead, &e.seg_min, &e.max_seg, &e.subgroups) == 5 && e.hb && e.hb <= 16 &&
-        (e.hb & (e.hb - 1)) == 0 && e.ahead && e.ahead <= 16 && e.seg_min && e.seg_min % 32 == 0 && e.max_seg && e.max_seg <= 256 &&
+        (e.hb & (e.hb - 1)) == 0 && e.ahead && e.ahead <= 16 && e.seg_min && e.seg_min % 32 == 0 && e.max_seg <= 256 &&
         e.subgroups && e.subgroups <= 16)
         t = e;
     return t;
@@ -34,11 +36,11 @@ typedef struct cut {
     uint32_t hb, lanes, subgroups;
 } cut;
 
-static cut cut_of(const ob_dev_plan *p, const ob_attn_params *a)
+static cut cut_of(const vk_dev *d, const ob_attn_params *a)
 {
-    const vk_attn_tuning t = p->dev->attn;
-    const vk_phys *f = p->dev->phys;
-    const uint32_t sg = p->dev->sg, group = (uint32_t)(a->n_head / a->n_head_kv);
+    const vk_attn_tuning t = d->attn;
+    const vk_phys *f = d->phys;
+    const uint32_t sg = d->sg, group = (uint32_t)(a->n_head / a->n_head_kv);
     cut c = {.lanes = 1, .subgroups = OB_MIN(t.subgroups, f->max_invocations / sg)};
     while (2 * c.lanes <= sg && 2 * c.lanes * 8 <= (uint32_t)OB_MAX(a->k_dim, a->v_dim) + 7) c.lanes *= 2;
     for (uint32_t hb = 1; hb < 2 * group && hb <= t.hb && hb <= c.lanes; hb *= 2) {
@@ -54,30 +56,41 @@ bool vk_attn_one_fits(const ob_dev_plan *p, const ob_op *op)
     const ob_attn_params *a = &op->p.attn;
     return (p->fast & VK_FAST_SUBGROUP) && !vk_kernel_off(p->dev, "attn_one") && a->causal && a->blocks == OB_BLOCKS_NONE &&
            op->in[2] != OB_NONE && a->k_dim % 8 == 0 && a->v_dim % 8 == 0 && a->k_dim <= MAX_DIM &&
-           a->v_dim <= MAX_DIM && cut_of(p, a).hb > 0;
+           a->v_dim <= MAX_DIM && cut_of(p->dev, a).hb > 0;
 }
 
-static uint32_t parts_of(const ob_dev_plan *p, const ob_attn_params *a)
+/* Workgroups that share a token's segment. */
+static uint32_t parts_of(const vk_dev *d, const ob_attn_params *a)
 {
-    return (uint32_t)ob_div_up(a->n_head / a->n_head_kv, cut_of(p, a).hb);
+    return (uint32_t)a->n_head_kv * (uint32_t)ob_div_up(a->n_head / a->n_head_kv, cut_of(d, a).hb);
+}
+
+/* Segments of a token at most: no more than make the workgroups of one token run at once, where the device tells how
+ * many cores it has. A second round would read no faster, and more segments take longer to join. */
+static uint32_t max_segments(const vk_dev *d, const ob_attn_params *a)
+{
+    if (d->attn.max_seg) return d->attn.max_seg;
+    if (!d->phys->n_cores) return MOST_SEG;
+    return OB_MIN(OB_MAX(PER_CORE * d->phys->n_cores / parts_of(d, a), (uint32_t)LEAST_SEG), (uint32_t)MOST_SEG);
 }
 
 uint64_t vk_attn_one_scratch(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
-    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * p->dev->attn.max_seg * ((uint64_t)a->v_dim + 4) * 4;
+    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head * max_segments(p->dev, a) * ((uint64_t)a->v_dim + 4) * 4;
 }
 
 uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op)
 {
     const ob_attn_params *a = &op->p.attn;
-    return (uint64_t)p->prog.max_tok * (uint64_t)a->n_head_kv * parts_of(p, a) * 4;
+    return (uint64_t)p->prog.max_tok * parts_of(p->dev, a) * 4;
 }
 
-uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at)
+uint32_t vk_attn_one_segments(const vk_dev *d, const ob_attn_params *a, uint32_t at)
 {
+    const uint32_t most = 32 * max_segments(d, a);
     const uint32_t back = (uint32_t)a->window - 1, lo = a->window > 0 && at > back ? at - back : 0;
-    const uint32_t len = at + 1 - lo / 32 * 32, seg = OB_MAX(t->seg_min, (len + 32 * t->max_seg - 1) / (32 * t->max_seg) * 32);
+    const uint32_t len = at + 1 - lo / 32 * 32, seg = OB_MAX(d->attn.seg_min, (len + most - 1) / most * 32);
     return (len + seg - 1) / seg;
 }
 
@@ -110,7 +123,7 @@ static ob_status get_kernel(ob_dev_plan *p, const ob_op *op, const vk_heads *h, 
     const ob_attn_params *a = &op->p.attn;
     const ob_rope_params *r = h ? &h->rope[0]->p.rope : NULL;
     const vk_attn_tuning t = p->dev->attn;
-    const cut c = cut_of(p, a);
+    const cut c = cut_of(p->dev, a);
     const vk_rope_table *table = NULL;
     if (h) OB_TRY(vk_rope_table_of(p, h->rope[0], &table, err));
     const uint32_t flags = (h ? FLAG_FUSED : 0u) | (h && h->norm[0] ? FLAG_Q_NORM : 0u) | (h && h->norm[1] ? FLAG_K_NORM : 0u) |
@@ -122,7 +135,7 @@ static ob_status get_kernel(ob_dev_plan *p, const ob_op *op, const vk_heads *h, 
                                       (uint32_t)a->n_head_kv, form, t.ahead, flags, h ? (uint32_t)r->n_rot : 0,
                                       h ? (uint32_t)r->rot_off : 0, (uint32_t)p->page_tok, (uint32_t)a->window, ob_f32_bits(a->scale),
                                       ob_f32_bits(a->softcap), ob_f32_bits(h && h->norm[0] ? h->norm[0]->p.norm.eps : 0),
-                                      table ? (uint32_t)table->n_high : 1, t.seg_min, t.max_seg},
+                                      table ? (uint32_t)table->n_high : 1, t.seg_min, max_segments(p->dev, a)},
                          pipe, err);
 }
 
@@ -161,6 +174,6 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when 
     s->push.u[13] = (uint32_t)(p->table_off / 4);
     s->push.u[14] = (uint32_t)(p->first_off / 4);
     s->push.u[15] = (uint32_t)p->max_pages;
-    s->grid[1] = (uint32_t)a->n_head_kv * parts_of(p, a);
+    s->grid[1] = parts_of(p->dev, a);
     return vk_attn_grid(p, s, &(vk_indirect){.when = when, .y = s->grid[1], .a = a}, err);
 }

@@ -155,7 +155,7 @@ typedef struct vk_profile {
 } vk_profile;
 
 /* How attn_one cuts its work. hb: heads that share what is loaded; ahead: keys loaded before any is used;
- * seg_min: tokens of a segment at least; max_seg: segments at most; subgroups: of a workgroup, at most. */
+ * seg_min: tokens of a segment at least; max_seg: segments at most, 0: by the device's cores; subgroups: of a workgroup, at most. */
 typedef struct vk_attn_tuning {
     uint32_t hb, ahead, seg_min, max_seg, subgroups;
 } vk_attn_tuning;
@@ -592,7 +592,7 @@ uint64_t vk_attn_one_counters(const ob_dev_plan *p, const ob_op *op);
 /* Numbers found on the one card at hand, or those of OB_VK_ATTN=HB,AHEAD,SEG_MIN,MAX_SEG,SUBGROUPS. */
 vk_attn_tuning vk_attn_tuning_get(void);
 /* Segments of what a token at place `at` of its sequence sees. */
-uint32_t vk_attn_one_segments(const vk_attn_tuning *t, const ob_attn_params *a, uint32_t at);
+uint32_t vk_attn_one_segments(const vk_dev *d, const ob_attn_params *a, uint32_t at);
 
 /* vk_time.c */
 ob_status vk_time_init(vk_dev *d, ob_err *err);

@@ -17,7 +17,7 @@ static uint32_t segments(const ob_dev_plan *p, const vk_indirect *g, const ob_st
     for (int32_t q = 0; q < step->n_seq; q++) {
         const int32_t past = step->seq_past[q], n = step->seq_first[q + 1] - step->seq_first[q];
         for (int32_t k = 0; k < n; k++) {
-            const uint32_t s = vk_attn_one_segments(&p->dev->attn, g->a, (uint32_t)(past + k));
+            const uint32_t s = vk_attn_one_segments(p->dev, g->a, (uint32_t)(past + k));
             n_seg = OB_MAX(n_seg, s);
         }
     }
