@@ -10,7 +10,7 @@ activations), and each type of `1bit quantize` beside llama.cpp's own quantiser.
 The source is M as F32: a model that was quantised before is a fine source here, its weights are taken as exact.
 Base logits and comparisons run with f32 activations and caches, so that only what a row names differs. Both
 quantisers get the same source and are judged by the same program on the same texts. `pydoc:0` and `pydoc:1` are two
-halves of Python's own documentation (pydoc_data.topics), a text that every machine has; the one is not in the other.
+parts of Python's own documentation (pydoc_data.topics), a text that every machine has; the one is not in the other.
 With --work what was measured is kept there, and a second run goes on where the first one stopped.
 """
 import argparse
