@@ -836,6 +836,12 @@ ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n, 
     return OB_OK;
 }
 
+int32_t ob_ctx_resume_at(const ob_ctx *c, int32_t n)
+{
+    if (n < 2 || (c->dev_info.caps & OB_DEV_DYNAMIC_ROWS)) return n;
+    return c->n_states ? (n - 1) / OB_PAGE_TOK * OB_PAGE_TOK : n - 1;
+}
+
 void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s)
 {
     if (c->faulted) return;

@@ -25,6 +25,10 @@ OB_MUST_CHECK ob_status ob_ctx_seq_new(ob_ctx *c, ob_seq **out, ob_err *err);
  * n - 1, since the last token must run to give logits. Only on an empty sequence. */
 OB_MUST_CHECK ob_status ob_ctx_seq_reuse(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n,
                                          int32_t *n_cached, ob_err *err);
+/* Where a prompt of n tokens is resumed when all of it is in the cache: n - 1, or the page before where there are states. On a
+ * device whose kernels depend on the rows of a step a prompt is cut there also the first time, so that its text
+ * is the same with and without the cache; on others n: no cut. */
+int32_t ob_ctx_resume_at(const ob_ctx *c, int32_t n);
 /* Offer the whole pages of the sequence to later ones; it goes on. */
 void ob_ctx_seq_publish(ob_ctx *c, ob_seq *s);
 /* The same with the last, partly filled page: the sequence will not be fed again, only freed. */

@@ -638,7 +638,8 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
         }
         if (best < 0) break;
         ob_request *r = e->slots[best];
-        int32_t done = ob_seq_len(r->seq), take = OB_MIN(budget, r->n_tok - done);
+        const int32_t done = ob_seq_len(r->seq), cut = ob_ctx_resume_at(e->ctx, r->n_tok);
+        int32_t take = OB_MIN(budget, (done < cut ? cut : r->n_tok) - done);
         take = ob_ctx_chunk_size(e->ctx, r->seq, r->pics, r->n_pics, take, room);
         if (take == 0) break; /* a picture for which this step has no room left */
         bool last = done + take == r->n_tok;

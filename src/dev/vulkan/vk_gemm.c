@@ -2,6 +2,7 @@
 #include "dev/vulkan/vk_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/math.h"
 
@@ -40,10 +41,21 @@ static uint64_t shared_bytes(const tile *t)
     return (uint64_t)(t->bm + t->bn) * (t->bk / 8 + 1) * 16 + 16;
 }
 
+/* OB_VK_GEMM=TILE[,SPLIT]: another entry of k_tiles for up to 128 rows, and parts of K; for sweeps on a new card. */
+static void by_hand(uint32_t *number, uint32_t *split)
+{
+    const char *s = getenv("OB_VK_GEMM");
+    uint32_t t, k;
+    const int n = s ? sscanf(s, "%u,%u", &t, &k) : 0;
+    if (n > 0 && t < OB_COUNT(k_tiles)) *number = t;
+    if (n > 1 && k > 0 && k <= MAX_SPLIT) *split = k;
+}
+
 static tile tile_of(const ob_dev_plan *p, const ob_op *op)
 {
     const uint32_t rows = (uint32_t)vk_linear_rows(p, op);
-    size_t i = rows <= 16 ? 3 : rows <= 32 ? 2 : rows <= 64 ? 1 : 0;
+    uint32_t i = rows <= 16 ? 3 : rows <= 32 ? 2 : rows <= 64 ? 1 : 0, unused;
+    if (rows <= 128) by_hand(&i, &unused);
     while (i + 1 < OB_COUNT(k_tiles) && shared_bytes(&k_tiles[i]) > p->dev->phys->max_shared_bytes) i++;
     return k_tiles[i];
 }
@@ -86,7 +98,8 @@ static uint32_t split_of(const ob_dev_plan *p, const ob_op *op, const tile *t)
         const double c = cost_of((double)n * split, cores, split, part_k);
         if (c < least) best = split, least = c;
     }
-    return best;
+    if (vk_linear_rows(p, op) <= 128) by_hand(&(uint32_t){0}, &best);
+    return OB_MIN(best, (uint32_t)steps);
 }
 
 static uint64_t part_bytes(const ob_dev_plan *p, const ob_op *op, int m)

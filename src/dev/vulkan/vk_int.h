@@ -638,6 +638,7 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i);
 bool vk_kernel_off(const vk_dev *d, const char *name); /* switched off by a test */
 void vk_switch_off(vk_dev *d, const char *name, double error);
 bool vk_test_fails(const char *name); /* by injection */
+bool vk_tests_wanted(void);           /* not with OB_VK_SELFTEST=0 */
 /* Around every test: tests within tests count once, and leave no rows in a profile. */
 typedef struct vk_testing {
     bool inside; /* another test */

@@ -303,7 +303,7 @@ ob_status vk_kernel_base(vk_dev *d, const vk_pipe *pipe, VkPipeline *out, ob_err
 
 ob_pool *vk_pool(vk_dev *d)
 {
-    enum { MOST = 16 };
+    enum { MOST = 32 };
     if (d->host_pool || d->n_host_threads == 1) return d->host_pool;
     const int n = OB_MIN(d->n_host_threads > 0 ? d->n_host_threads : ob_cpu_count(), MOST);
     if (n < 2 || ob_pool_new(n, &d->host_pool, NULL) != OB_OK) {

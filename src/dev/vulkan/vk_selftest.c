@@ -43,6 +43,12 @@ static bool in_list(const char *list, const char *name)
     return false;
 }
 
+bool vk_tests_wanted(void)
+{
+    const char *wanted = getenv("OB_VK_SELFTEST");
+    return !wanted || strcmp(wanted, "0") != 0;
+}
+
 bool vk_test_fails(const char *name)
 {
     return in_list(getenv("OB_VK_TEST_FAIL"), name);
@@ -230,9 +236,21 @@ static bool has_rotated(const ob_program *p)
     return false;
 }
 
+/* A type of weights that the program has anyway: every other one would need kernels, and tests, of its own. */
+static ob_type reader_type(const ob_program *p, int32_t cols)
+{
+    if (has_rotated(p)) return OB_Q4_0;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != OB_OP_LINEAR) continue;
+        const ob_type t = p->weights[p->ops[i].w[0]].type;
+        if (t != OB_F32 && ob_type_row_bytes(t, cols) && ob_type_get(t)->quant && *vk_type_name(t) != '?') return t;
+    }
+    return OB_Q8_0;
+}
+
 /* A product after the op, so that the forms in which it hands on its result are tested too; with a rotated matrix where the
  * model has such. */
-static ob_status add_reader(trial *t, bool rotated, ob_err *err)
+static ob_status add_reader(trial *t, const ob_program *p, ob_err *err)
 {
     const ob_op *last = &t->ops[t->prog.n_ops - 1];
     const ob_value *x = &t->vals[last->out[0]];
@@ -240,8 +258,8 @@ static ob_status add_reader(trial *t, bool rotated, ob_err *err)
     if (!optional(last->kind)[0] || last->kind == OB_OP_MOE_ROUTE) return OB_OK;
     if (x->cols % 32 || x->cols > 65536) return OB_OK;
     const int32_t w = t->prog.n_weights++, in = last->out[0];
-    t->weights[w] = (ob_weight){.name = "reader", .use = OB_USE_LINEAR, .hadamard = rotated};
-    OB_TRY(make_weight(t, w, rotated ? OB_Q4_0 : OB_Q8_0, (int64_t[3]){x->cols, READER_COLS, 1}, err));
+    t->weights[w] = (ob_weight){.name = "reader", .use = OB_USE_LINEAR, .hadamard = has_rotated(p)};
+    OB_TRY(make_weight(t, w, reader_type(p, x->cols), (int64_t[3]){x->cols, READER_COLS, 1}, err));
     ob_op *op = &t->ops[t->reader = t->prog.n_ops++];
     *op = (ob_op){.kind = OB_OP_LINEAR, .p.linear = {.n_mat = 1, .scale = 1}};
     for (int i = 0; i < OB_OP_MAX_IN; i++) op->in[i] = OB_NONE;
@@ -489,7 +507,7 @@ static ob_status try_op(vk_dev *d, const ob_program *p, int32_t i, errors *e, ob
     if (s != OB_OK || !t->prog.n_ops) goto out;
     for (int32_t w = 0; w < t->prog.n_weights; w++)
         if (!t->weights[w].data) goto out; /* a program without its file */
-    OB_GOTO(add_reader(t, has_rotated(p), err));
+    OB_GOTO(add_reader(t, p, err));
     OB_GOTO(make_memory(t, err));
     const int32_t rows = p->ops[i].kind == OB_OP_MOE_ROUTE ? FEW : MANY; /* few: products in f32 */
     OB_GOTO(run_rows(t, rows, 0, e, err));
@@ -623,8 +641,7 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i)
     bool right;
     if (d->testing || d->lost || op->kind == OB_OP_LINEAR) return true;
     if (vk_kernel_off(d, ob_op_name(op->kind))) return false;
-    const char *wanted = getenv("OB_VK_SELFTEST");
-    if (wanted && strcmp(wanted, "0") == 0) return true;
+    if (!vk_tests_wanted()) return true;
     uint32_t known;
     d->tested_ops = true;
     if (vk_verdict_find(d, signature(d, p, i), &known)) return true;

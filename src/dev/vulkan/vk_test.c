@@ -372,6 +372,8 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     const size_t n_disabled = strlen(d->disabled);
     if (vk_verdict_find(d, key, &d->tested[type])) return OB_OK;
     d->tested[type] |= (unsigned)TESTED;
+    const bool listing = d->listing;
+    d->listing |= !vk_tests_wanted(); /* then all kernels that there are pass */
     ob_status s = test_products(d, type, NULL, err);
     unsigned wrong = 0;
     for (size_t i = 0; s == OB_OK && i < OB_COUNT(k_several); i++) {
@@ -382,6 +384,7 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     }
     if (s != OB_OK) d->tested[type] = 0;
     else if (d->fast == fast && strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested[type]);
+    d->listing = listing;
     return s;
 }
 

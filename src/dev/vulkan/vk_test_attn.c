@@ -208,7 +208,7 @@ static bool is_known(vk_dev *d, const ob_op *op, int32_t page_tok)
 
 ob_status vk_test_attn(vk_dev *d, const ob_program *g, const ob_plan_bindings *b, ob_err *err)
 {
-    for (int32_t i = 0; i < g->n_ops; i++) {
+    for (int32_t i = 0; i < g->n_ops && vk_tests_wanted(); i++) {
         if (g->ops[i].kind != OB_OP_ATTENTION) continue;
         OB_TRY(ob_op_check(g, i, err));
         if (vk_attn_matrices(d, b, &g->ops[i], g->max_tok) && !is_known(d, &g->ops[i], b->page_tok))
