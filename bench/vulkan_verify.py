@@ -86,9 +86,10 @@ def golden(v):
 
 def devcts(v):
     """It compares everything itself, so the device need not test its kernels before."""
-    code, out, err, s = v.run([v.a.devcts, v.a.device], 300, {"OB_VK_SELFTEST": "0"})
+    code, out, err, s = v.run([v.a.devcts, v.a.device, *([v.a.devcts_filter] if v.a.devcts_filter else [])], 600,
+                              {"OB_VK_SELFTEST": "0"})
     text = out + err
-    v.note("devcts", code == 0, passed=len(re.findall(r"^\[ *OK *\]|  OK", text, re.M)), code=code, took=round(s, 1),
+    v.note("devcts " + (v.a.devcts_filter or "all"), code == 0, passed=len(re.findall(r"^\[ *OK *\]|  OK", text, re.M)), code=code, took=round(s, 1),
            failed=re.findall(r"FAILED *\] *(\S+)", text)[:20],
            skipped=re.findall(r"SKIPPED *\] *(\S+)", text)[:20], last=last_line(text))
 
@@ -250,6 +251,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--program", default="build/1bit")
     p.add_argument("--devcts")
+    p.add_argument("--devcts-filter", help="tests of devcts by pattern, such as 'test_large*'")
     p.add_argument("--device", default="vulkan")
     p.add_argument("--golden")
     p.add_argument("--model", help="of many tokens' context, for faults, greedy, cliff, depth and load")
