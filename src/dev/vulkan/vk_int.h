@@ -303,6 +303,8 @@ ob_status vk_kernel_get(vk_dev *d, const char *name, uint32_t n_spec, const uint
                         const vk_pipe **out, ob_err *err);
 /* Compile what was asked for since, on all host threads at once. Before it their handles are not there. */
 ob_status vk_kernels_make(vk_dev *d, ob_err *err);
+/* Those from number `first` on that are not compiled yet are not wanted after all. */
+void vk_kernels_forget(vk_dev *d, size_t first);
 /* The variant of a pipeline that may be dispatched in parts. */
 ob_status vk_kernel_base(vk_dev *d, const vk_pipe *pipe, VkPipeline *out, ob_err *err);
 /* Host threads of the device; NULL: do it yourself. */
@@ -638,6 +640,7 @@ bool vk_selftest(vk_dev *d, const ob_program *p, int32_t i);
 bool vk_kernel_off(const vk_dev *d, const char *name); /* switched off by a test */
 void vk_switch_off(vk_dev *d, const char *name, double error);
 bool vk_test_fails(const char *name); /* by injection */
+bool vk_test_fails_type(ob_type t);   /* a kernel for weights of this type does */
 bool vk_tests_wanted(void);           /* not with OB_VK_SELFTEST=0 */
 /* Around every test: tests within tests count once, and leave no rows in a profile. */
 typedef struct vk_testing {

@@ -258,6 +258,11 @@ static void drop(vk_dev *d, size_t i)
     memmove(d->pipes + i, d->pipes + i + 1, (--d->n_pipes - i) * sizeof *d->pipes);
 }
 
+void vk_kernels_forget(vk_dev *d, size_t first)
+{
+    while (d->n_pipes > OB_MAX(first, d->n_made)) drop(d, d->n_pipes - 1);
+}
+
 ob_status vk_kernels_make(vk_dev *d, ob_err *err)
 {
     const size_t n = d->n_pipes - d->n_made;

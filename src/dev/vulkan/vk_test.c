@@ -370,9 +370,10 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     const uint64_t key = vk_hash(vk_verdict_key(d, "type"), &type, sizeof type);
     const unsigned fast = d->fast;
     const size_t n_disabled = strlen(d->disabled);
-    if (vk_verdict_find(d, key, &d->tested[type])) return OB_OK;
+    if (!vk_test_fails_type(type) && vk_verdict_find(d, key, &d->tested[type])) return OB_OK;
     d->tested[type] |= (unsigned)TESTED;
     const bool listing = d->listing;
+    const size_t n_pipes = d->n_pipes;
     d->listing |= !vk_tests_wanted(); /* then all kernels that there are pass */
     ob_status s = test_products(d, type, NULL, err);
     unsigned wrong = 0;
@@ -385,6 +386,7 @@ ob_status vk_test_type(vk_dev *d, ob_type type, ob_err *err)
     if (s != OB_OK) d->tested[type] = 0;
     else if (d->fast == fast && strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested[type]);
     d->listing = listing;
+    if (!vk_tests_wanted()) vk_kernels_forget(d, n_pipes);
     return s;
 }
 

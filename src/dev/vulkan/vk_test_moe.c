@@ -209,11 +209,12 @@ ob_status vk_test_experts(vk_dev *d, ob_type type, ob_err *err)
     if (type >= OB_COUNT(d->tested_experts) || (d->tested_experts[type] & (unsigned)TESTED)) return OB_OK;
     const uint64_t key = vk_hash(vk_hash(vk_verdict_key(d, "experts"), &type, sizeof type), &d->tested[type], sizeof(unsigned));
     const size_t n_disabled = strlen(d->disabled);
-    if (vk_verdict_find(d, key, &d->tested_experts[type])) return OB_OK;
+    if (!vk_test_fails_type(type) && vk_verdict_find(d, key, &d->tested_experts[type])) return OB_OK;
     d->tested_experts[type] |= (unsigned)TESTED;
     ob_status s = OB_OK;
     bool keeps;
     const bool listing = d->listing;
+    const size_t n_pipes = d->n_pipes;
     d->listing |= !vk_tests_wanted(); /* then all kernels that there are pass */
     const vk_testing was = vk_testing_begin(d);
     trial *t = ob_calloc(1, sizeof *t);
@@ -232,6 +233,7 @@ out:
     if (s != OB_OK) d->tested_experts[type] = 0;
     else if (strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested_experts[type]);
     d->listing = listing;
+    if (!vk_tests_wanted()) vk_kernels_forget(d, n_pipes);
     for (int i = 0; t && i < 3; i++) vk_weight_free(&d->base, t->packed[i]);
     if (t) {
         ob_free(t->x);

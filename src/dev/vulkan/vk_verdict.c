@@ -43,13 +43,6 @@ static uint64_t shaders_hash(void)
     return hash = h ? h : 1;
 }
 
-/* A verdict by injection is no news of the driver. */
-static bool may_use(const vk_dev *d)
-{
-    const char *injected = getenv("OB_VK_TEST_FAIL");
-    return d->index < MAX_DEVICES && (!injected || !*injected);
-}
-
 static void add(int device, uint64_t key, uint32_t value)
 {
     for (int i = 0; i < g_n; i++)
@@ -87,7 +80,7 @@ uint64_t vk_verdict_key(const vk_dev *d, const char *test)
 bool vk_verdict_find(const vk_dev *d, uint64_t key, uint32_t *value)
 {
     bool found = false;
-    if (!may_use(d)) return false;
+    if (d->index >= MAX_DEVICES) return false;
     pthread_mutex_lock(&g_lock);
     if (!g_loaded[d->index]) {
         g_loaded[d->index] = true;
@@ -103,7 +96,7 @@ bool vk_verdict_find(const vk_dev *d, uint64_t key, uint32_t *value)
 
 void vk_verdict_add(const vk_dev *d, uint64_t key, uint32_t value)
 {
-    if (d->listing || !may_use(d)) return;
+    if (d->listing || d->index >= MAX_DEVICES) return;
     pthread_mutex_lock(&g_lock);
     add(d->index, key, value);
     g_new[d->index] = true;
