@@ -204,6 +204,20 @@ static void add_heads(hx_make *m, const ob_op *op)
     hx_value(m, x, op->out[0]);
 }
 
+/* Rows of EMBED that are the step's vectors: ids below 0, or all of them where there is no table. */
+static void add_vectors(hx_make *m, const ob_op *op)
+{
+    const ob_dev_plan *p = m->plan;
+    const ob_value *y = val(m, op->out[0]);
+    hx_dispatch *x = hx_add(m, "rows", "vectors", 1, 3);
+    hx_grid(x, ob_div_up(y->cols, ROW_WG), 1, 1);
+    hx_follow(x, 1, OB_ROWS_TOK, 1);
+    hx_int(x, y->cols);
+    hx_param(m, x, p->at.tok, (size_t)p->prog.max_tok * 4);
+    hx_param(m, x, p->at.vec, (size_t)p->prog.max_tok * (size_t)y->cols * 4);
+    hx_value(m, x, op->out[0]);
+}
+
 static void add_lookup(hx_make *m, const ob_op *op)
 {
     const ob_dev_plan *p = m->plan;
@@ -221,14 +235,6 @@ static void add_lookup(hx_make *m, const ob_op *op)
     hx_weight(m, x, op->w[0]);
     hx_value(m, x, add ? op->in[0] : OB_NONE);
     hx_value(m, x, op->out[0]);
-    if (add || !op->p.embed.vectors) return;
-    x = hx_add(m, "rows", "vectors", 1, 3); /* ids below 0 */
-    hx_grid(x, ob_div_up(y->cols, ROW_WG), 1, 1);
-    hx_follow(x, 1, OB_ROWS_TOK, 1);
-    hx_int(x, y->cols);
-    hx_param(m, x, p->at.tok, (size_t)p->prog.max_tok * 4);
-    hx_param(m, x, p->at.vec, (size_t)p->prog.max_tok * (size_t)y->cols * 4);
-    hx_value(m, x, op->out[0]);
 }
 
 void hx_add_linear(hx_make *m, const ob_op *op)
@@ -236,7 +242,8 @@ void hx_add_linear(hx_make *m, const ob_op *op)
     if (op->kind == OB_OP_LINEAR)
         for (int i = 0; i < op->p.linear.n_mat; i++) add_product(m, op, i);
     else if (op->kind == OB_OP_LINEAR_HEADS) add_heads(m, op);
-    else add_lookup(m, op);
+    else if (op->w[0] != OB_NONE) add_lookup(m, op);
+    if (op->kind == OB_OP_EMBED && op->p.embed.vectors) add_vectors(m, op);
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */

@@ -36,7 +36,6 @@ bool hx_has_kernels(const hx_dev *d, const ob_program *p, int32_t i, char *why, 
     }
     switch (op->kind) {
     case OB_OP_EMBED:
-        return op->w[0] != OB_NONE || refuse(why, cap, "embeddings without a table");
     case OB_OP_ROWS_OUT:
     case OB_OP_RMS_NORM:
     case OB_OP_LAYER_NORM:
