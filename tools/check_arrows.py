@@ -29,7 +29,7 @@ ARROWS = {
     "gates": ["base", "dev"],
     "hub": ["base", "fmt"],
     "img": ["base"],
-    "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "fmt", "dev", "img"],
+    "serve": ["base", "engine", "route", "tmpl", "hub", "tok", "sample", "gram", "fmt", "dev", "img"],
     "cli": None,              # may include anything
 }
 

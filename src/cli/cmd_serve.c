@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
+#include "cli/load.h"
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/scorer.h"
@@ -85,6 +87,7 @@ int ob_cmd_serve(const ob_args *a)
     ob_err scorer_err;
     char *path = NULL, *embed_path = NULL, *rerank_path = NULL, *mmproj_path = NULL, *long_path = NULL;
     ob_server *server = NULL;
+    ob_buf chat_template;
     ob_err err;
     ob_serve_params p;
     const char *model = ob_cli_str(a, OB_OPT_MODEL);
@@ -99,8 +102,11 @@ int ob_cmd_serve(const ob_args *a)
                                   "`1bit pull " OB_HUB_DEMO_MODEL "` fetches it");
     if (s != OB_OK) return ob_cli_fail(a, &err);
     if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
+    ob_buf_init(&chat_template, OB_MAX_TEMPLATE_BYTES);
     if (ob_cli_flag(a, OB_OPT_VERIFY)) OB_GOTO(verify(path, &err));
     p.engine.model_path = path;
+    OB_GOTO(ob_cli_chat_template(a, &chat_template, &err));
+    if (chat_template.len) p.chat_template = ob_buf_str(&chat_template);
     if (ob_cli_str(a, OB_OPT_EMBED)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_EMBED), &embed_path, &err));
     if (ob_cli_str(a, OB_OPT_RERANK)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_RERANK), &rerank_path, &err));
     if (ob_cli_str(a, OB_OPT_MMPROJ)) OB_GOTO(ob_cli_find_model(ob_cli_str(a, OB_OPT_MMPROJ), &mmproj_path, &err));
@@ -124,5 +130,6 @@ out:;
     ob_free(mmproj_path);
     ob_free(long_path);
     ob_free(scorer_path);
+    ob_buf_deinit(&chat_template);
     return rc;
 }

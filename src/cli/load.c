@@ -1,5 +1,7 @@
 #include "cli/load.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -110,6 +112,18 @@ ob_status ob_cli_load_engine_and_tower(ob_cli_load *l, const ob_args *a, ob_engi
     ob_engine_info info;
     ob_engine_describe(*out, &info);
     return ob_vision_check_model(*vision, &info, err);
+}
+
+ob_status ob_cli_chat_template(const ob_args *a, ob_buf *out, ob_err *err)
+{
+    const char *path = ob_cli_str(a, OB_OPT_CHAT_TEMPLATE);
+    if (!path) return OB_OK;
+    FILE *f = fopen(path, "rb");
+    if (!f) return ob_err_set_errno(err, OB_E_NOT_FOUND, errno, "%.150s", path);
+    const ob_status s = ob_cli_read_all(f, path, out, err);
+    fclose(f);
+    if (s == OB_OK && !out->len) return ob_err_set(err, OB_E_FORMAT, "%.150s is empty: it holds no chat template", path);
+    return s;
 }
 
 ob_status ob_cli_load_encoder(ob_cli_load *l, ob_encoder **out, ob_err *err)

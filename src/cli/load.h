@@ -29,6 +29,8 @@ OB_MUST_CHECK ob_status ob_cli_load_engine(ob_cli_load *l, ob_engine **out, ob_e
 /* With --mmproj also the vision tower; else *vision is NULL. */
 OB_MUST_CHECK ob_status ob_cli_load_engine_and_tower(ob_cli_load *l, const ob_args *a, ob_engine **out,
                                                      ob_vision **vision, ob_err *err);
+/* --chat-template-file: its text into *out (left empty without that option). */
+OB_MUST_CHECK ob_status ob_cli_chat_template(const ob_args *a, ob_buf *out, ob_err *err);
 OB_MUST_CHECK ob_status ob_cli_load_encoder(ob_cli_load *l, ob_encoder **out, ob_err *err);
 
 #endif

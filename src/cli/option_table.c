@@ -123,6 +123,9 @@ static const ob_option k_options[] = {
     [OB_OPT_IMAGE] = {.name = "image", .kind = OB_OPT_KIND_PATH, .arg = "FILE", .many = true,
         .commands = OB_IN(RUN), .doc = "a picture (PNG, JPEG or WebP) in front of the prompt; needs --mmproj"},
 
+    [OB_OPT_CHAT_TEMPLATE] = {.name = "chat-template-file", .kind = OB_OPT_KIND_PATH, .arg = "FILE",
+        .env = "ONEBIT_CHAT_TEMPLATE_FILE", .commands = OB_IN(SERVE) | OB_IN(RUN) | OB_IN(CHAT),
+        .doc = "a chat template (Jinja) instead of the model's own"},
     [OB_OPT_PROMPT] = {.name = "prompt", .letter = 'p', .kind = OB_OPT_KIND_STRING, .arg = "TEXT",
         .commands = OB_IN(RUN), .doc = "the prompt"},
     [OB_OPT_RAW] = {.name = "raw", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(RUN),

@@ -11,13 +11,21 @@
 
 /* ------------------------------------------------------------------ life */
 
-static ob_status load_template(ob_talk *t, ob_err *err)
+static ob_status load_template(ob_talk *t, const ob_args *a, ob_err *err)
 {
     ob_str text;
-    t->own_template = ob_kv_str(ob_file_find_kv(ob_engine_file(t->engine), "tokenizer.chat_template"), &text);
-    if (!t->own_template) text = (ob_str){ob_tmpl_default(), strlen(ob_tmpl_default())};
-    ob_status s = ob_tmpl_new(text.data, text.len, &t->tmpl, err);
-    return s == OB_OK ? s : ob_err_prefix(err, s, "the model's chat template");
+    ob_buf given;
+    ob_buf_init(&given, OB_MAX_TEMPLATE_BYTES);
+    ob_status s = ob_cli_chat_template(a, &given, err);
+    t->own_template = given.len || ob_kv_str(ob_file_find_kv(ob_engine_file(t->engine), "tokenizer.chat_template"), &text);
+    if (given.len) text = (ob_str){given.data, given.len};
+    else if (!t->own_template) text = (ob_str){ob_tmpl_builtin(t->info.arch), strlen(ob_tmpl_builtin(t->info.arch))};
+    if (s == OB_OK) {
+        s = ob_tmpl_new(text.data, text.len, &t->tmpl, err);
+        if (s != OB_OK) s = ob_err_prefix(err, s, given.len ? ob_cli_str(a, OB_OPT_CHAT_TEMPLATE) : "the model's chat template");
+    }
+    ob_buf_deinit(&given);
+    return s;
 }
 
 static void read_sampling(ob_request_params *p, const ob_args *a)
@@ -45,7 +53,7 @@ ob_status ob_talk_init(ob_talk *t, const ob_args *a, ob_err *err)
     OB_TRY(ob_cli_load_init(&t->load, a, err));
     OB_TRY(ob_cli_load_engine_and_tower(&t->load, a, &t->engine, &t->vision, err));
     ob_engine_describe(t->engine, &t->info);
-    return load_template(t, err);
+    return load_template(t, a, err);
 }
 
 void ob_talk_deinit(ob_talk *t)

@@ -34,6 +34,7 @@ struct ob_request {
     /* fixed at submit */
     int32_t max_tokens, n_top, priority;
     bool ignore_eos, cache_prompt;
+    ob_gram *gram; /* borrowed; NULL: none */
     ob_stop stop;
     ob_sampler *sampler;
     uint64_t order; /* of arrival */
@@ -205,6 +206,7 @@ static ob_status request_new(ob_engine *e, const ob_request_params *p, ob_reques
     r->n_top = p->n_top_logprobs;
     r->priority = p->priority;
     r->ignore_eos = p->ignore_eos;
+    r->gram = p->gram;
     r->cache_prompt = p->cache_prompt;
     r->on_event = p->on_event;
     r->arg = p->arg;
@@ -351,10 +353,12 @@ static bool deliver(ob_request *r, int32_t id, const ob_logprob *chosen, const o
 static ob_status sample(ob_engine *e, ob_request *r, int32_t row, ob_logprob *chosen, ob_logprob *top, ob_err *err)
 {
     const size_t n_banned = r->ignore_eos ? e->n_eog : 0;
+    const bool gram = r->gram && ob_gram_active(r->gram);
     ob_top_logits best;
-    if (ob_ctx_top(e->ctx, row, &best) && !ob_sampler_needs_row(r->sampler, best.n, n_banned, r->n_top))
+    if (!gram && ob_ctx_top(e->ctx, row, &best) && !ob_sampler_needs_row(r->sampler, best.n, n_banned, r->n_top))
         return ob_sampler_next_top(r->sampler, &best, e->eog, n_banned, r->n_top, chosen, top, err);
     OB_TRY(ob_ctx_row(e->ctx, row, e->row, err));
+    if (gram) OB_TRY(ob_gram_mask(r->gram, e->row, e->info.n_vocab, err));
     return ob_sampler_next(r->sampler, e->row, e->eog, n_banned, r->n_top, chosen, top, err);
 }
 
@@ -366,6 +370,7 @@ static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
     ob_status s = sample(e, r, row, &chosen, top, &err);
     if (s == OB_OK) ob_sampler_accept(r->sampler, chosen.id);
     ob_alloc_guard(false);
+    if (s == OB_OK && r->gram) s = ob_gram_accept(r->gram, chosen.id, &err);
     if (s != OB_OK) {
         finish(e, r, OB_FINISH_ERROR, NULL, &err);
         return;

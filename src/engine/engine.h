@@ -18,6 +18,7 @@
 #include "engine/picture.h"
 #include "engine/share.h"
 #include "fmt/fmt.h"
+#include "gram/gram.h"
 #include "graph/model.h"
 #include "sample/sample.h"
 #include "tok/tok.h"
@@ -141,6 +142,7 @@ typedef struct ob_request_params {
     size_t n_stop;
     int32_t n_top_logprobs;      /* -1: none; 0: the chosen token's only */
     bool ignore_eos;
+    ob_gram *gram;               /* what the reply must look like; NULL: anything. *Borrowed* until the last event */
     bool cache_prompt;           /* reuse and keep the prompt's cache (default true) */
     bool special;                /* show control tokens as text */
     int32_t priority;            /* higher first */

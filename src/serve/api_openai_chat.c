@@ -1,6 +1,7 @@
 /* POST /v1/chat/completions in OpenAI's shapes, and the rendering that /apply-template shares. */
 #include "serve/serve_int.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -52,14 +53,20 @@ ob_status ob_chat_render(ob_job *job, const ob_gen_params *p, ob_buf *out)
         job->err = s->tmpl_err;
         return job->err.code;
     }
+    if (p->tools && !s->calls)
+        return ob_job_fail(job, "tools", OB_E_UNSUPPORTED,
+                           "this model's chat template takes no tools (--chat-template-file names another one)");
     ob_buf json;
     ob_buf_init(&json, OB_MAX_RENDER_BYTES);
     size_t from = out->len;
     ob_status st = ob_tmpl_messages(s->tmpl, messages, &json, &job->err);
+    char *tools = st == OB_OK && p->tools ? json_dumps(p->tools, JSON_COMPACT) : NULL;
+    if (st == OB_OK && p->tools && !tools) st = ob_job_fail(job, NULL, OB_E_NO_MEMORY, "no memory for the request");
     if (st == OB_OK) {
         const ob_tmpl_args args = {
             .messages_json = ob_buf_str(&json),
             .messages_len = json.len,
+            .tools_json = tools,
             .extra_json = p->kwargs,
             .extra_len = p->kwargs_len,
             .bos_token = s->bos_text,
@@ -69,6 +76,7 @@ ob_status ob_chat_render(ob_job *job, const ob_gen_params *p, ob_buf *out)
         };
         st = ob_tmpl_render(s->tmpl, &args, out, &job->err);
     }
+    free(tools); /* jansson's own */
     ob_buf_deinit(&json);
     if (st != OB_OK) {
         strcpy(job->param, "messages");
@@ -76,6 +84,8 @@ ob_status ob_chat_render(ob_job *job, const ob_gen_params *p, ob_buf *out)
     }
     return p->continue_final_message ? cut_after_final(job, messages, from, out) : OB_OK;
 }
+
+static void on_call(void *arg, const char *name, const char *arguments, size_t len);
 
 static ob_status prepare_chat(ob_job *job)
 {
@@ -99,10 +109,12 @@ static ob_status prepare_chat(ob_job *job)
         size_t n_bos = s->bos_text ? strlen(s->bos_text) : 0;
         bool has_bos = n_bos && text.len >= n_bos && memcmp(text.data, s->bos_text, n_bos) == 0;
         const unsigned flags = OB_TOK_SPECIAL | (has_bos ? 0 : OB_TOK_BOS);
+        g->on_call = on_call;
         if (!g->prompts) st = ob_job_fail(job, NULL, OB_E_NO_MEMORY, "no memory for the request");
         else if (pics.n) st = ob_gen_tokenize_marked(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags, &pics);
         else st = ob_gen_tokenize(g, g->prompts, "messages", ob_buf_str(&text), text.len, flags);
         if (st == OB_OK) st = ob_gen_make_choices(g, "messages");
+        if (st == OB_OK) st = ob_gen_constrain(g);
         if (st == OB_OK) ob_gen_route_end(g);
     }
     ob_pictures_deinit(&pics);
@@ -134,7 +146,54 @@ static void add_logprobs(ob_gen *g, const ob_token *t, ob_buf *out)
     ob_buf_adds(out, "]}");
 }
 
-/* One frame with what c->reasoning and c->text hold; both are emptied. */
+/* A call is complete: into c->call_json, as it stands in a message or, with its index, in a frame. */
+static void on_call(void *arg, const char *name, const char *arguments, size_t len)
+{
+    ob_choice *c = arg;
+    ob_gen *g = c->gen;
+    ob_buf *out = &c->call_json;
+    const char *unique = g->id + strlen(g->api->id_prefix);
+    if (out->len) ob_buf_addc(out, ',');
+    ob_buf_addc(out, '{');
+    if (g->params.stream) ob_buf_addf(out, "\"index\":%d,", c->n_calls);
+    ob_buf_addf(out, "\"id\":\"call_%.12s%02x%02x\",\"type\":\"function\",\"function\":{\"name\":", unique, c->index & 255,
+                c->n_calls & 255);
+    ob_buf_add_json(out, name, strlen(name));
+    ob_buf_adds(out, ",\"arguments\":");
+    ob_buf_add_json(out, arguments, len);
+    ob_buf_adds(out, "}}");
+    c->n_calls++;
+}
+
+/* Text of the model: reasoning, calls and the rest. */
+static void feed(ob_choice *c, const char *text, size_t len)
+{
+    if (!c->calls.style) {
+        ob_reasoning_feed(&c->split, text, len, &c->reasoning, &c->text);
+        return;
+    }
+    ob_buf plain;
+    ob_buf_init(&plain, OB_MAX_REPLY_BYTES);
+    if (text) ob_reasoning_feed(&c->split, text, len, &c->reasoning, &plain);
+    else ob_reasoning_finish(&c->split, &c->reasoning, &plain);
+    ob_calls_feed(&c->calls, ob_buf_str(&plain), plain.len, &c->text);
+    if (!text) ob_calls_finish(&c->calls, &c->text);
+    if (plain.failed) c->text.failed = plain.failed;
+    ob_buf_deinit(&plain);
+}
+
+static void feed_end(ob_choice *c)
+{
+    if (c->calls.style) feed(c, NULL, 0);
+    else ob_reasoning_finish(&c->split, &c->reasoning, &c->text);
+}
+
+static const char *finish_name(const ob_choice *c)
+{
+    return c->n_calls && c->finish == OB_FINISH_STOP ? "tool_calls" : ob_gen_finish_name(c);
+}
+
+/* One frame with what c->reasoning, c->text and c->call_json hold; all are emptied. */
 static void add_delta(ob_gen *g, ob_choice *c, const ob_token *t, ob_buf *out)
 {
     ob_gen_begin_frame(g, out);
@@ -149,9 +208,15 @@ static void add_delta(ob_gen *g, ob_choice *c, const ob_token *t, ob_buf *out)
         ob_buf_add_json(out, c->reasoning.data, c->reasoning.len);
         sep = ",";
     }
-    if (c->text.len || !c->role_sent || (t && !c->reasoning.len)) {
+    if (c->text.len || (!c->role_sent && !c->call_json.len) || (t && !c->reasoning.len && !c->call_json.len)) {
         ob_buf_addf(out, "%s\"content\":", sep);
         ob_buf_add_json(out, ob_buf_str(&c->text), c->text.len);
+        sep = ",";
+    }
+    if (c->call_json.len) {
+        ob_buf_addf(out, "%s\"tool_calls\":[", sep);
+        ob_buf_add(out, c->call_json.data, c->call_json.len);
+        ob_buf_addc(out, ']');
     }
     ob_buf_adds(out, "},\"logprobs\":");
     if (t) {
@@ -166,29 +231,30 @@ static void add_delta(ob_gen *g, ob_choice *c, const ob_token *t, ob_buf *out)
     c->role_sent = true;
     ob_buf_clear(&c->text);
     ob_buf_clear(&c->reasoning);
+    ob_buf_clear(&c->call_json);
 }
 
 static void chat_chunk(ob_gen *g, ob_choice *c, const ob_token *t, ob_buf *out)
 {
-    ob_reasoning_feed(&c->split, t->text, t->text_len, &c->reasoning, &c->text);
+    feed(c, t->text, t->text_len);
     bool with_logprobs = g->params.logprobs && t->id >= 0;
-    if (c->text.len || c->reasoning.len || with_logprobs || !c->role_sent)
+    if (c->text.len || c->reasoning.len || c->call_json.len || with_logprobs || !c->role_sent)
         add_delta(g, c, with_logprobs ? t : NULL, out);
 }
 
 static void chat_chunk_end(ob_gen *g, ob_choice *c, ob_buf *out)
 {
-    ob_reasoning_finish(&c->split, &c->reasoning, &c->text);
-    if (c->text.len || c->reasoning.len || !c->role_sent) add_delta(g, c, NULL, out);
+    feed_end(c);
+    if (c->text.len || c->reasoning.len || c->call_json.len || !c->role_sent) add_delta(g, c, NULL, out);
     ob_gen_begin_frame(g, out);
     ob_buf_addf(out, "{\"index\":%d,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}",
-                c->index, ob_gen_finish_name(c));
+                c->index, finish_name(c));
     ob_gen_end_frame(g, &c->timings, out);
 }
 
 static void chat_keep(ob_gen *g, ob_choice *c, const ob_token *t)
 {
-    ob_reasoning_feed(&c->split, t->text, t->text_len, &c->reasoning, &c->text);
+    feed(c, t->text, t->text_len);
     if (!g->params.logprobs || t->id < 0) return;
     if (c->lp[0].len) ob_buf_addc(&c->lp[0], ',');
     add_logprobs(g, t, &c->lp[0]);
@@ -196,9 +262,15 @@ static void chat_keep(ob_gen *g, ob_choice *c, const ob_token *t)
 
 static void chat_choice(ob_gen *g, ob_choice *c, ob_buf *out)
 {
-    ob_reasoning_finish(&c->split, &c->reasoning, &c->text);
+    feed_end(c);
     ob_buf_addf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    ob_buf_add_json(out, ob_buf_str(&c->text), c->text.len);
+    if (c->n_calls && !c->text.len) ob_buf_adds(out, "null");
+    else ob_buf_add_json(out, ob_buf_str(&c->text), c->text.len);
+    if (c->n_calls) {
+        ob_buf_adds(out, ",\"tool_calls\":[");
+        ob_buf_add(out, c->call_json.data, c->call_json.len);
+        ob_buf_addc(out, ']');
+    }
     if (c->reasoning.len) {
         ob_buf_adds(out, ",\"reasoning_content\":");
         ob_buf_add_json(out, c->reasoning.data, c->reasoning.len);
@@ -211,7 +283,7 @@ static void chat_choice(ob_gen *g, ob_choice *c, ob_buf *out)
     } else {
         ob_buf_adds(out, "null");
     }
-    ob_buf_addf(out, ",\"finish_reason\":\"%s\"}", ob_gen_finish_name(c));
+    ob_buf_addf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
 }
 
 const ob_gen_api ob_api_chat = {

@@ -74,6 +74,7 @@ static ob_status prepare_completions(ob_job *job)
     OB_TRY(ob_gen_route_begin(g));
     OB_TRY(read_prompts(g));
     OB_TRY(ob_gen_make_choices(g, "prompt"));
+    OB_TRY(ob_gen_constrain(g));
     ob_gen_route_end(g);
     return OB_OK;
 }

@@ -225,6 +225,7 @@ static void finish_ok(ob_gen *g)
             for (int k = 0; k < 4; k++)
                 if (g->choices[i].lp[k].failed) out->failed = g->choices[i].lp[k].failed;
             if (g->choices[i].text.failed) out->failed = g->choices[i].text.failed;
+            if (g->choices[i].call_json.failed) out->failed = g->choices[i].call_json.failed;
         }
         ob_buf_adds(out, "],");
         add_usage(g, out);
@@ -252,6 +253,9 @@ static void gen_destroy(ob_job *job)
         ob_buf_deinit(&c->draining);
         ob_buf_deinit(&c->text);
         ob_buf_deinit(&c->reasoning);
+        ob_buf_deinit(&c->call_json);
+        ob_calls_deinit(&c->calls);
+        ob_gram_free(c->gram);
         for (int k = 0; k < 4; k++) ob_buf_deinit(&c->lp[k]);
     }
     for (size_t i = 0; i < g->n_prompts; i++) {
@@ -321,6 +325,7 @@ static void submit(ob_gen *g, ob_choice *c)
     rp.n_stop = p->n_stop;
     rp.n_top_logprobs = p->logprobs ? p->n_top_logprobs : -1;
     rp.ignore_eos = p->ignore_eos;
+    rp.gram = c->gram;
     rp.cache_prompt = p->cache_prompt;
     rp.special = p->special;
     rp.on_event = on_engine_event;
@@ -593,6 +598,8 @@ ob_status ob_gen_make_choices(ob_gen *g, const char *param)
         ob_buf_init(&c->draining, OB_MAX_REPLY_BYTES);
         ob_buf_init(&c->text, OB_MAX_REPLY_BYTES);
         ob_buf_init(&c->reasoning, OB_MAX_REPLY_BYTES);
+        ob_buf_init(&c->call_json, OB_MAX_REPLY_BYTES);
+        ob_calls_init(&c->calls, g->params.tools ? s->calls : NULL, g->params.tools, OB_MAX_REPLY_BYTES, g->on_call, c);
         for (int k = 0; k < 4; k++) ob_buf_init(&c->lp[k], OB_MAX_REPLY_BYTES);
         /* So that the engine's callback does not allocate in the steady state. */
         ob_status a = ob_buf_reserve(&c->incoming, INCOMING_BYTES);

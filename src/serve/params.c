@@ -200,15 +200,41 @@ static ob_status read_best_of(ob_job *job, const char *name, const json_t *v, ob
     return OB_OK;
 }
 
-static ob_status read_response_format(ob_job *job, const char *name, const json_t *v,
-                                      ob_gen_params *p)
+static ob_status keep_schema(ob_job *job, const char *name, const json_t *schema, ob_gen_params *p)
 {
-    (void)p;
+    if (!json_is_object(schema) && !json_is_boolean(schema)) return wrong_type(job, name, "a JSON schema (an object)");
+    p->schema_len = json_dumpb(schema, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = ob_arena_alloc(&job->arena, p->schema_len + 1);
+    if (!text || !p->schema_len) return ob_job_fail(job, NULL, OB_E_NO_MEMORY, "no memory for the request");
+    json_dumpb(schema, text, p->schema_len, JSON_COMPACT | JSON_ENCODE_ANY);
+    p->schema = text;
+    return OB_OK;
+}
+
+/* {"type": "text" | "json_object" | "json_schema", "json_schema": {"schema": …}}; llama.cpp's {"type": "json_object",
+ * "schema": …} too. */
+static ob_status read_response_format(ob_job *job, const char *name, const json_t *v, ob_gen_params *p)
+{
     const char *type = json_string_value(json_object_get(v, "type"));
     if (!type) return wrong_type(job, name, "an object with a 'type'");
     if (strcmp(type, "text") == 0) return OB_OK;
-    return ob_job_fail(job, name, OB_E_UNSUPPORTED,
-                       "'response_format' of type '%.60s' is not supported (only 'text' is)", type);
+    if (strcmp(type, "json_schema") == 0) {
+        const json_t *schema = json_object_get(json_object_get(v, "json_schema"), "schema");
+        return schema ? keep_schema(job, name, schema, p) : wrong_type(job, name, "an object with 'json_schema': {'schema': ...}");
+    }
+    if (strcmp(type, "json_object") != 0)
+        return ob_job_fail(job, name, OB_E_UNSUPPORTED,
+                           "'response_format' of type '%.60s' is not supported ('text', 'json_object' and 'json_schema' are)", type);
+    const json_t *schema = json_object_get(v, "schema");
+    if (schema) return keep_schema(job, name, schema, p);
+    p->schema = "{\"type\":\"object\"}";
+    p->schema_len = strlen(p->schema);
+    return OB_OK;
+}
+
+static ob_status read_json_schema(ob_job *job, const char *name, const json_t *v, ob_gen_params *p)
+{
+    return keep_schema(job, name, v, p);
 }
 
 static ob_status read_modalities(ob_job *job, const char *name, const json_t *v, ob_gen_params *p)
@@ -326,12 +352,14 @@ static const field k_fields[] = {
     {.name = "safety_identifier", .apis = ANY, .kind = IGNORED},
     {.name = "prompt_cache_key", .apis = ANY, .kind = IGNORED},
     {.name = "prompt_cache_retention", .apis = ANY, .kind = IGNORED},
-    {.name = "parallel_tool_calls", .apis = CHAT, .kind = IGNORED},
-    /* accepted when they ask for nothing, refused otherwise */
+    /* what the reply looks like */
     {.name = "response_format", .apis = GEN, .kind = CUSTOM, .read = read_response_format},
+    {.name = "json_schema", .apis = GEN, .kind = CUSTOM, .read = read_json_schema},
+    {.name = "tools", .apis = TMPL, .kind = ELSEWHERE},
+    {.name = "tool_choice", .apis = TMPL, .kind = ELSEWHERE},
+    {"parallel_tool_calls", TMPL, BOOL, AT(many_calls), 0, 0, NULL, NULL},
+    /* accepted when they ask for nothing, refused otherwise */
     {.name = "modalities", .apis = CHAT, .kind = CUSTOM, .read = read_modalities},
-    {.name = "tools", .apis = TMPL, .kind = NEUTRAL},
-    {.name = "tool_choice", .apis = CHAT, .kind = NEUTRAL, .neutral = "none|auto"},
     {.name = "functions", .apis = CHAT, .kind = NEUTRAL},
     {.name = "function_call", .apis = CHAT, .kind = NEUTRAL, .neutral = "none|auto"},
     {.name = "audio", .apis = CHAT, .kind = NEUTRAL},
@@ -340,7 +368,6 @@ static const field k_fields[] = {
     {.name = "verbosity", .apis = CHAT, .kind = NEUTRAL, .neutral = "medium"},
     {.name = "suffix", .apis = COMP, .kind = NEUTRAL},
     {.name = "grammar", .apis = GEN, .kind = NEUTRAL},
-    {.name = "json_schema", .apis = GEN, .kind = NEUTRAL},
     {.name = "n_probs", .apis = GEN, .kind = NEUTRAL},
     {.name = "min_keep", .apis = GEN, .kind = NEUTRAL},
     {.name = "n_keep", .apis = GEN, .kind = NEUTRAL},
@@ -428,6 +455,7 @@ void ob_gen_params_defaults(ob_gen_params *p)
     p->n_top_logprobs = -1;
     p->cache_prompt = true;
     p->add_generation_prompt = true;
+    p->many_calls = true;
     p->reasoning = OB_REASONING_AUTO;
 }
 
@@ -439,6 +467,9 @@ static ob_status check_together(ob_job *job, ob_api_kind api, ob_gen_params *p)
     if (api == OB_API_CHAT && p->n_top_logprobs >= 0 && !p->logprobs)
         return ob_job_fail(job, "top_logprobs", OB_E_INVALID,
                            "'top_logprobs' is only allowed with 'logprobs'");
+    if (p->schema && p->tools)
+        return ob_job_fail(job, "response_format", OB_E_UNSUPPORTED,
+                           "a format of the reply together with 'tools' is not supported: leave out one of them");
     if (p->logprobs && p->n_top_logprobs < 0) p->n_top_logprobs = 0;
     if (p->echo && p->logprobs)
         return ob_job_fail(job, "echo", OB_E_UNSUPPORTED,
@@ -476,6 +507,7 @@ ob_status ob_params_read(ob_job *job, ob_api_kind api, ob_gen_params *p)
         }
     }
     OB_TRY(read_extra(job, p));
+    if (api & TMPL) OB_TRY(ob_tools_read(job, p));
     return check_together(job, api, p);
 }
 

@@ -45,6 +45,7 @@ typedef struct ob_serve_params {
     ob_pooling pooling;       /* of embeddings; AUTO: as the model's file says */
     const char *host;         /* "127.0.0.1" */
     int port;                 /* 8000; 0: any free one (see ob_server_port) */
+    const char *chat_template; /* Jinja; NULL: the model's own */
     const char *alias;        /* id of the model in the API; NULL: the file's stem */
     /* What the user called the models, where that is not their path (names of the library): requests may name
      * them so too. NULL: nothing else. */

@@ -28,6 +28,8 @@
 #include "engine/vision.h"
 #include "serve/routing.h"
 #include "serve/serve.h"
+#include "gram/gram.h"
+#include "tmpl/calls.h"
 #include "tmpl/reasoning.h"
 #include "tmpl/tmpl.h"
 
@@ -235,6 +237,12 @@ typedef struct ob_gen_params {
     bool add_generation_prompt, continue_final_message;
     const char **stop;       /* arena */
     size_t n_stop;
+    const char *schema;      /* what the reply must look like: a JSON schema as text (arena), NULL: anything */
+    size_t schema_len;
+    const json_t *tools;     /* borrowed from the request's JSON; NULL: none, or tool_choice "none" */
+    bool must_call;          /* tool_choice "required" or one function */
+    const char *only_call;   /* that function (borrowed from the JSON), or NULL */
+    bool many_calls;         /* parallel_tool_calls */
     const char *kwargs;      /* chat_template_kwargs as JSON text (arena), NULL: none */
     size_t kwargs_len;
 } ob_gen_params;
@@ -314,6 +322,10 @@ struct ob_choice {
     bool begun, ended;      /* first and last news have come */
     bool role_sent;
     ob_reasoning split;     /* chat: reasoning off the answer */
+    ob_calls calls;         /* chat with tools: calls off the rest */
+    ob_buf call_json;       /* tool_calls of the whole reply; for a stream, of one frame */
+    int n_calls;
+    ob_gram *gram;          /* what it must look like; NULL: anything. Used by the engine until the end */
     size_t text_len;        /* completions: bytes so far, for text_offset */
     ob_buf text, reasoning; /* whole reply; for a stream, scratch of one token */
     ob_buf lp[4];           /* JSON fragments of log-probabilities */
@@ -343,6 +355,7 @@ struct ob_gen {
     ob_choice *choices; /* arena; prompt-major: choice i belongs to prompt i / params.n */
     int32_t n_choices, n_running, n_ended;
     bool reasoning_open; /* the prompt ends inside reasoning */
+    ob_call_fn on_call;  /* what a choice does with a tool call */
     bool live;           /* has been handed to the engine and is in srv->gens */
     bool busy;           /* on the stack: must not be freed now */
     bool begun;          /* the first token has come */
@@ -386,6 +399,19 @@ extern const ob_gen_api ob_api_chat, ob_api_completions;
 
 /* Render a chat request (worker): appends the prompt's text. Also for /apply-template. */
 OB_MUST_CHECK ob_status ob_chat_render(ob_job *job, const ob_gen_params *p, ob_buf *out);
+
+/* --- constrain.c: tools and formats (worker) --------------------------------------------------- */
+
+/* Check `tools` and `tool_choice`. */
+OB_MUST_CHECK ob_status ob_tools_read(ob_job *job, ob_gen_params *p);
+/* Give each choice the grammar that the request asks for. After ob_gen_make_choices. */
+OB_MUST_CHECK ob_status ob_gen_constrain(ob_gen *g);
+
+/* Control tokens that are part of a call's tags. */
+typedef struct ob_call_mark {
+    char text[48];
+    int32_t id;
+} ob_call_mark;
 
 /* --- routes ---------------------------------------------------------------------------------- */
 void ob_route_chat(ob_conn *c);
@@ -470,6 +496,11 @@ struct ob_server { /* io thread, but for what is said otherwise */
     ob_engine_info info;        /* immutable once ready */
     ob_tmpl *tmpl;              /* immutable once ready */
     const ob_reasoning_tags *tags; /* immutable once ready */
+    const ob_call_style *calls; /* how the model writes tool calls; NULL: it knows none. Immutable once ready, as the marks */
+    ob_call_mark marks[3];
+    int n_marks;
+    pthread_mutex_t gram_lock;
+    ob_gram_vocab *gram_vocab;  /* made by the first request that needs it */
     ob_err tmpl_err;            /* why there is no template */
     char *bos_text, *eos_text;  /* immutable once ready; NULL: none */
 

@@ -61,16 +61,36 @@ static char *token_text(const ob_tok *tok, int32_t id)
 static void load_template(ob_server *s, ob_engine *e)
 {
     ob_str text = {0};
-    if (ob_kv_str(ob_file_find_kv(ob_engine_file(e), "tokenizer.chat_template"), &text)) {
+    ob_engine_info info;
+    ob_engine_describe(e, &info);
+    const char *stand_in = ob_tmpl_builtin(info.arch);
+    if (s->params.chat_template) text = (ob_str){s->params.chat_template, strlen(s->params.chat_template)};
+    if (text.len || ob_kv_str(ob_file_find_kv(ob_engine_file(e), "tokenizer.chat_template"), &text)) {
         if (ob_tmpl_new(text.data, text.len, &s->tmpl, &s->tmpl_err) != OB_OK) {
             s->tmpl_err.code = OB_E_UNSUPPORTED;
-            ob_log_warn("the model's chat template cannot be used: %s", s->tmpl_err.text);
+            ob_log_warn("%s chat template cannot be used: %s", s->params.chat_template ? "the" : "the model's", s->tmpl_err.text);
         }
-    } else if (ob_tmpl_new(ob_tmpl_default(), strlen(ob_tmpl_default()), &s->tmpl, &s->tmpl_err) !=
-               OB_OK) {
+    } else if (ob_tmpl_new(stand_in, strlen(stand_in), &s->tmpl, &s->tmpl_err) != OB_OK) {
         ob_log_warn("no chat template: %s", s->tmpl_err.text);
     }
     s->tags = ob_reasoning_tags_of(s->tmpl ? ob_tmpl_source(s->tmpl) : "");
+}
+
+/* How the model writes tool calls, and which of the tags' parts are control tokens. */
+static void load_calls(ob_server *s)
+{
+    if (!s->tmpl || !ob_tmpl_get_caps(s->tmpl)->tools) return;
+    s->calls = ob_call_style_of(ob_tmpl_source(s->tmpl));
+    if (!s->calls) return;
+    const char *texts[] = {ob_call_style_open(s->calls), ob_call_style_close(s->calls), "｜DSML｜"};
+    for (size_t i = 0; i < OB_COUNT(texts); i++) {
+        const size_t len = strlen(texts[i]);
+        const int32_t id = len ? ob_tok_find(s->tok, texts[i], len) : -1;
+        if (id < 0 || ob_tok_type_of(s->tok, id) != OB_TOK_CONTROL) continue;
+        ob_call_mark *m = &s->marks[s->n_marks++];
+        snprintf(m->text, sizeof m->text, "%s", texts[i]);
+        m->id = id;
+    }
 }
 
 /* A name for "the same weights on the same kind of device": what makes replies comparable. */
@@ -173,6 +193,7 @@ static ob_status load_main(ob_server *s, ob_err *err)
         if (ob_routing_long(s->routing, &other, NULL)) s->max_ctx = OB_MAX(s->max_ctx, other.n_ctx);
     }
     load_template(s, s->loaded_engine);
+    load_calls(s);
     return OB_OK;
 }
 
@@ -323,6 +344,7 @@ ob_status ob_server_new(const ob_serve_params *p, ob_server **out, ob_err *err)
     srv->loaded_post.fn = on_loaded;
     srv->stop_post.fn = on_stop_post;
     srv->model_id = p->alias && *p->alias ? ob_strdup(p->alias) : stem_of(p->engine.model_path);
+    pthread_mutex_init(&srv->gram_lock, NULL);
     srv->key_digests = ob_calloc((size_t)p->n_api_keys + 1, sizeof *srv->key_digests);
     for (; srv->key_digests && srv->n_keys < p->n_api_keys; srv->n_keys++)
         SHA256((const unsigned char *)p->api_keys[srv->n_keys], strlen(p->api_keys[srv->n_keys]),
@@ -424,6 +446,8 @@ void ob_server_free(ob_server *s)
         ob_free(s->served[i].id);
     }
     ob_tmpl_free(s->tmpl);
+    ob_gram_vocab_free(s->gram_vocab);
+    pthread_mutex_destroy(&s->gram_lock);
     for (int i = 0; i < 2; i++)
         if (s->sig[i]) event_free(s->sig[i]);
     if (s->stop_tick) event_free(s->stop_tick);

@@ -14,14 +14,6 @@ struct ob_tmpl {
     ob_tmpl_caps caps;
 };
 
-static const char k_chatml[] =
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-
-const char *ob_tmpl_default(void) { return k_chatml; }
-
 /* ---- errors --------------------------------------------------------------------------------- */
 
 static ob_status status_of(tk_status s)

@@ -42,8 +42,8 @@ void ob_tmpl_free(ob_tmpl *t); /* NULL is fine */
 const ob_tmpl_caps *ob_tmpl_get_caps(const ob_tmpl *t); /* *borrowed* from t */
 const char *ob_tmpl_source(const ob_tmpl *t);           /* *borrowed*, NUL-terminated */
 
-/* ChatML, for a model that comes without a template. Static. */
-const char *ob_tmpl_default(void);
+/* For a model that comes without a template: the architecture's own where it has one, else ChatML. Static. */
+const char *ob_tmpl_builtin(const char *arch);
 
 /* One rendering. JSON is passed as text, so that the order of keys is kept. All strings are
  * *borrowed* UTF-8. */

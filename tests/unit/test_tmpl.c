@@ -81,7 +81,7 @@ static const char *one_call(const char *arguments)
 static void test_render(void **state)
 {
     (void)state;
-    check(ob_tmpl_default(), "[{\"role\":\"user\",\"content\":\"hi\"}]", false,
+    check(ob_tmpl_builtin(NULL), "[{\"role\":\"user\",\"content\":\"hi\"}]", false,
           "<|im_start|>user\nhi<|im_end|>\n");
     check("{{ messages | tojson }}", "[{\"z\":1,\"a\":[0.5,null,\"<&>\"]}]", false,
           "[{\"z\": 1, \"a\": [0.5, null, \"<&>\"]}]");

@@ -1,6 +1,8 @@
-/* textkit.h: chat templates, as the C side of this project sees them (the library is in Rust).
+/* textkit.h: chat templates and constrained output, as the C side of this project sees them (the
+ * library is in Rust).
  *
- * Owns: compiling and rendering one Jinja template the way Python's `transformers` does. Knows
+ * Owns: compiling and rendering one Jinja template the way Python's `transformers` does; masks of
+ * tokens under a grammar. Knows
  * nothing of models, tokens or requests. No function here aborts, prints or unwinds into C; a panic
  * inside becomes TK_E_PANIC. Memory of one side is never freed by the other.
  *
@@ -72,6 +74,39 @@ void tk_template_free(tk_template *t); /* NULL is fine */
 tk_status tk_template_render(const tk_template *t, const tk_render_args *args,
                              void (*sink)(void *arg, const char *data, size_t len), void *arg,
                              tk_error *error);
+
+/* --- constrained output ------------------------------------------------------------------------
+ * Which tokens may come next under a JSON schema, a grammar or a regular expression. */
+
+/* The tokens of one tokenizer, shared by all its matchers. Immutable: matchers may be made from any
+ * number of threads at once. */
+typedef struct tk_vocab tk_vocab;
+
+/* tokens[n]: each token's bytes (any, not only UTF-8); data NULL: no text has this token. `eos` ends
+ * a text. Takes some tenths of a second for 150,000 tokens. */
+tk_status tk_vocab_new(const tk_str *tokens, size_t n, uint32_t eos, tk_vocab **out, tk_error *error);
+void tk_vocab_free(tk_vocab *v); /* NULL is fine; after all its matchers */
+
+typedef enum tk_grammar_kind {
+    TK_JSON_SCHEMA = 0, /* JSON text of the schema */
+    TK_LARK = 1,        /* Lark, in llguidance's dialect */
+    TK_REGEX = 2        /* Rust's syntax; the whole text must match */
+} tk_grammar_kind;
+
+/* One text's place in a grammar; one thread at a time. */
+typedef struct tk_matcher tk_matcher;
+
+/* TK_E_SYNTAX: the grammar is wrong, too large, or has parts that cannot be enforced. */
+tk_status tk_matcher_new(const tk_vocab *v, tk_grammar_kind kind, tk_str grammar, tk_matcher **out,
+                         tk_error *error);
+void tk_matcher_free(tk_matcher *m); /* NULL is fine */
+/* words[n_words], 32 tokens a word: bit i % 32 of word i / 32 says that token i may come next. Only
+ * `eos` when the text is complete. */
+tk_status tk_matcher_mask(tk_matcher *m, uint32_t *words, size_t n_words, tk_error *error);
+tk_status tk_matcher_accept(tk_matcher *m, uint32_t token, tk_error *error);
+tk_status tk_matcher_accept_bytes(tk_matcher *m, tk_str bytes, tk_error *error);
+/* The text is complete: nothing but `eos` can come. */
+bool tk_matcher_stopped(const tk_matcher *m);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 //! the contract; each `#[repr(C)]` type here mirrors one of its types.
 
 mod generation;
+mod grammar;
 mod json;
 mod python;
 mod strings;
@@ -10,6 +11,7 @@ mod template;
 use std::ffi::{c_char, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use grammar::{GrammarKind, TkMatcher, Vocab};
 use template::{Failure, Limits, Template, Variables};
 
 const ERROR_TEXT_BYTES: usize = 480;
@@ -168,4 +170,110 @@ pub unsafe extern "C" fn tk_template_render(
         sink(arg, output.as_ptr().cast(), output.len());
         Ok(())
     })
+}
+
+/// # Safety
+/// As `textkit.h` says: `tokens` has `n` readable strings, `out` and `error` are valid or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn tk_vocab_new(
+    tokens: *const TkStr,
+    n: usize,
+    eos: u32,
+    out: *mut *mut Vocab,
+    error: *mut TkError,
+) -> TkStatus {
+    if out.is_null() || tokens.is_null() {
+        return report(error, &Failure::new(TkStatus::Input, "no place for the result"));
+    }
+    *out = std::ptr::null_mut();
+    guarded(error, || {
+        let tokens: Vec<Option<&[u8]>> = std::slice::from_raw_parts(tokens, n)
+            .iter()
+            .map(|t| (!t.data.is_null()).then(|| std::slice::from_raw_parts(t.data.cast::<u8>(), t.len)))
+            .collect();
+        *out = Box::into_raw(Box::new(Vocab::new(&tokens, eos)?));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `v` is NULL or came from `tk_vocab_new` and is not used afterwards.
+#[no_mangle]
+pub unsafe extern "C" fn tk_vocab_free(v: *mut Vocab) {
+    if !v.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(v))));
+    }
+}
+
+/// # Safety
+/// As `textkit.h` says: `v` is alive, `grammar` readable, `out` and `error` valid or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_new(
+    v: *const Vocab,
+    kind: GrammarKind,
+    grammar: TkStr,
+    out: *mut *mut TkMatcher,
+    error: *mut TkError,
+) -> TkStatus {
+    guarded(error, || {
+        let (Some(v), false) = (v.as_ref(), out.is_null()) else {
+            return Err(Failure::new(TkStatus::Input, "vocabulary or place for the result missing"));
+        };
+        *out = std::ptr::null_mut();
+        let grammar = text(grammar, "grammar")?
+            .ok_or_else(|| Failure::new(TkStatus::Input, "no grammar given"))?;
+        *out = Box::into_raw(Box::new(v.matcher(kind, grammar)?));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `m` is NULL or came from `tk_matcher_new` and is not used afterwards.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_free(m: *mut TkMatcher) {
+    if !m.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(m))));
+    }
+}
+
+/// # Safety
+/// `m` is alive; `words` has room for `n_words`.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_mask(
+    m: *mut TkMatcher,
+    words: *mut u32,
+    n_words: usize,
+    error: *mut TkError,
+) -> TkStatus {
+    guarded(error, || match (m.as_mut(), words.is_null()) {
+        (Some(m), false) => m.mask(std::slice::from_raw_parts_mut(words, n_words)),
+        _ => Err(Failure::new(TkStatus::Input, "matcher or mask missing")),
+    })
+}
+
+/// # Safety
+/// `m` is alive.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_accept(m: *mut TkMatcher, token: u32, error: *mut TkError) -> TkStatus {
+    guarded(error, || match m.as_mut() {
+        Some(m) => m.accept(token),
+        None => Err(Failure::new(TkStatus::Input, "no matcher")),
+    })
+}
+
+/// # Safety
+/// `m` is alive, `bytes` readable.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_accept_bytes(m: *mut TkMatcher, bytes: TkStr, error: *mut TkError) -> TkStatus {
+    guarded(error, || match (m.as_mut(), bytes.data.is_null()) {
+        (Some(m), false) => m.accept_bytes(std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.len)),
+        _ => Err(Failure::new(TkStatus::Input, "matcher or bytes missing")),
+    })
+}
+
+/// # Safety
+/// `m` is NULL or alive.
+#[no_mangle]
+pub unsafe extern "C" fn tk_matcher_stopped(m: *const TkMatcher) -> bool {
+    m.as_ref().is_none_or(TkMatcher::stopped)
 }
