@@ -339,9 +339,11 @@ def test_bodies_that_are_not_requests(server, path, body):
     ("stop", ["x" * 2000]), ("stop", ["s%d" % i for i in range(10000)]), ("seed", 1.5),
     ("logit_bias", {"999999999": 1}), ("logit_bias", {"x": 1}), ("logit_bias", {"1": "a"}),
     ("logit_bias", {"1": 101}), ("logit_bias", 5), ("logprobs", "yes"), ("stream_options", 5),
-    ("stream_options", {"include_usage": True}), ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
-    ("response_format", "json"), ("temprature", 1), ("n_probs", 5), ("grammar", "root ::= x"),
+    ("stream_options", {"include_usage": True}), ("response_format", {"type": "grammar"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "strange"}}}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}),
+    ("response_format", "json"), ("json_schema", "{}"), ("temprature", 1), ("n_probs", 5), ("grammar", "root ::= x"),
     ("mirostat", 2), ("typical_p", 0.5),
 ])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

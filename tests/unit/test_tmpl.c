@@ -1,10 +1,12 @@
 /* Unit tests of tmpl/: rendering, message conversion, hostile templates, reasoning split. */
 #include "test.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/limits.h"
 #include "tmpl/reasoning.h"
+#include "tmpl/calls.h"
 #include "tmpl/tmpl.h"
 
 /* ---- helpers -------------------------------------------------------------------------------- */
@@ -370,10 +372,44 @@ static void test_reasoning_prompt(void **state)
     assert_false(ob_reasoning_format_parse("other", &format));
 }
 
+/* DeepSeek V4: the prompts that its own encoding gives for the same conversations (thinking and not, effort, tools). */
+static void test_deepseek4(void **state)
+{
+    (void)state;
+    ob_err err;
+    ob_tmpl *t;
+    json_t *cases = json_load_file(OB_TEST_DATA "/deepseek4_prompts.json", 0, NULL), *c;
+    assert_true(json_array_size(cases) >= 20);
+    assert_int_equal(ob_tmpl_new(ob_tmpl_builtin("deepseek4"), strlen(ob_tmpl_builtin("deepseek4")), &t, &err), OB_OK);
+    assert_true(ob_tmpl_get_caps(t)->tools && ob_tmpl_get_caps(t)->tool_calls);
+    assert_string_equal(ob_call_style_name(ob_call_style_of(ob_tmpl_source(t))), "dsml");
+    size_t i;
+    json_array_foreach(cases, i, c)
+    {
+        const json_t *request = json_object_get(c, "request"), *tools = json_object_get(request, "tools");
+        ob_buf messages, out;
+        ob_buf_init(&messages, 1 << 20);
+        ob_buf_init(&out, 1 << 20);
+        assert_int_equal(ob_tmpl_messages(t, json_object_get(request, "messages"), &messages, &err), OB_OK);
+        char *kwargs = json_dumps(json_object_get(request, "chat_template_kwargs"), 0), *list = tools ? json_dumps(tools, 0) : NULL;
+        const ob_tmpl_args args = {.messages_json = ob_buf_str(&messages), .tools_json = list, .extra_json = kwargs,
+                                   .bos_token = "<｜begin▁of▁sentence｜>", .eos_token = "<｜end▁of▁sentence｜>",
+                                   .add_generation_prompt = true};
+        assert_int_equal(ob_tmpl_render(t, &args, &out, &err), OB_OK);
+        assert_string_equal(ob_buf_str(&out), json_string_value(json_object_get(c, "prompt")));
+        free(kwargs);
+        free(list);
+        ob_buf_deinit(&messages);
+        ob_buf_deinit(&out);
+    }
+    json_decref(cases);
+    ob_tmpl_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_render),          cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_deepseek4),       cmocka_unit_test(test_render),          cmocka_unit_test(test_errors),
         cmocka_unit_test(test_source_limit),    cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_deep_source),     cmocka_unit_test(test_content),
         cmocka_unit_test(test_roles),           cmocka_unit_test(test_arguments),
