@@ -153,19 +153,30 @@ static void test_moe_shapes(void **state)
     g_plan_tok = 128;
 }
 
-/* Norm, router, choice and experts, as models have them; alone or with something between norm and router. */
-static void run_moe_block(bool exact, bool apart, int32_t n_class, int32_t cols, double rms_tol, double max_tol)
+/* What stands around a norm, router, choice and experts. */
+enum { ALONE, APART, AFTER_PRODUCT, N_AROUND }; /* nothing; something between norm and router; a product before */
+
+static void run_moe_block(bool exact, int around, int32_t n_class, int32_t cols, double rms_tol, double max_tol)
 {
     ob_dev *d = devcts_open(exact);
     world w;
     w_init(&w, 870 + (uint32_t)cols);
-    const ob_val x = w_input(&w, cols, "x"), n = w_value(&w, OB_ROWS_TOK, cols, "norm"), y = w_value(&w, OB_ROWS_TOK, cols, "y"),
+    ob_val x = w_input(&w, cols, "x");
+    const ob_val n = w_value(&w, OB_ROWS_TOK, cols, "norm"), y = w_value(&w, OB_ROWS_TOK, cols, "y"),
                  shared = w_value(&w, OB_ROWS_TOK, 64, "shared"), logits = w_value(&w, OB_ROWS_TOK, n_class, "logits"),
                  ids = w_value(&w, OB_ROWS_TOK, 4, "ids"), weights = w_value(&w, OB_ROWS_TOK, 4, "weights");
     const float s = 1 / sqrtf((float)cols);
-    ob_op *op = w_op(&w, OB_OP_RMS_NORM);
+    ob_op *op;
+    if (around == AFTER_PRODUCT) {
+        const ob_val sum = w_value(&w, OB_ROWS_TOK, cols, "sum");
+        op = w_op(&w, OB_OP_LINEAR);
+        op->in[0] = op->in[1] = x, op->out[0] = sum, op->p.linear.n_mat = 1;
+        op->w[0] = w_weight(&w, OB_USE_LINEAR, OB_Q8_0, cols, cols, 0.1f * s); /* rounding must not turn choices */
+        x = sum;
+    }
+    op = w_op(&w, OB_OP_RMS_NORM);
     op->in[0] = x, op->out[0] = n, op->p.norm.eps = 1e-5f, op->w[0] = w_vector(&w, cols, 1, 0.2f);
-    if (apart) {
+    if (around == APART) {
         op = w_op(&w, OB_OP_LINEAR);
         op->in[0] = n, op->out[0] = shared, op->p.linear.n_mat = 1, op->w[0] = w_weight(&w, OB_USE_LINEAR, OB_Q8_0, cols, 64, s);
         w_output(&w, shared);
@@ -190,9 +201,9 @@ static void test_moe_block(void **state)
     static const int32_t most[] = {1, 8, 32, 128};
     for (size_t m = 0; m < sizeof most / sizeof *most; m++) {
         g_plan_tok = most[m];
-        for (int apart = 0; apart < 2; apart++) {
-            run_moe_block(true, apart, 70, 1024, 3e-6, 3e-5);
-            run_moe_block(false, apart, 130, 256, 0.025, 0.15);
+        for (int around = 0; around < N_AROUND; around++) {
+            run_moe_block(true, around, 70, 1024, 3e-6, 3e-5);
+            run_moe_block(false, around, 130, 256, 0.025, 0.15);
         }
     }
     g_plan_tok = 128;

@@ -5,8 +5,9 @@
  *   norms, ropes, attention    + writing the cache, joining segments    attn_one, or heads and attn
  *   product, residual          + what the next norm needs               matvec
  *   two products, GLU          [norm]                                   matvec, two matrices
+ *   product, residual          + what the next norm needs, router       matvec, of up to 8 rows
  *   router, choice of experts  [norm]                                   moe_router
- *   experts                    + what the next norm needs               moe_up, moe_down
+ *   experts                    [choice] + what the next norm needs      moe_up, moe_down
  *   product, residual          + what the next norm needs               matvec
  *
  * Patterns are of ops, not of models: what does not match runs op by op. */
@@ -96,9 +97,23 @@ static int32_t match_norm(const ob_dev_plan *p, int32_t i)
     return small_and_fast(p, op) && op->p.linear.n_mat == 1 && op->in[1] != OB_NONE ? norm_after(p, i, VK_FORM_TURNED) : OB_NONE;
 }
 
+/* Op i: a product with residual, then a norm and the router of experts that read it. */
+static bool match_router(const ob_dev_plan *p, int32_t i)
+{
+    const ob_op *op = &p->prog.ops[i], *norm = op + 1;
+    return i + 4 < p->prog.n_ops && small_and_fast(p, op) && op->p.linear.n_mat == 1 && op->in[1] != OB_NONE &&
+           op->w[4] == OB_NONE && is_row_norm(p, norm) && norm->in[0] == op->out[0] && norm->out[0] != op->out[0] &&
+           vk_router_fits_parts(p, i + 1);
+}
+
 ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
+    if (match_router(p, i)) {
+        OB_TRY(vk_form_add(p, i, vk_matrix_form(p, op, 0), err));
+        *n_ops = p->prog.max_tok == 1 ? 4 : 3; /* one row's experts choose themselves */
+        return vk_matvec_add_norm(p, i, i + 1, i + 2, err);
+    }
     OB_TRY(vk_router_add(p, i, n_ops, err));
     if (*n_ops) return OB_OK;
     if (op->kind == OB_OP_LINEAR && vk_gemm_fits_glu(p, i)) {
@@ -110,7 +125,7 @@ ob_status vk_fuse(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
         if (norm != OB_NONE || match_glu(p, i)) {
             OB_TRY(vk_form_add(p, i, vk_matrix_form(p, op, 0), err));
             *n_ops = norm != OB_NONE ? norm + 1 - i : 2;
-            return norm != OB_NONE ? vk_matvec_add_norm(p, i, norm, err) : vk_matvec_add_glu(p, i, err);
+            return norm != OB_NONE ? vk_matvec_add_norm(p, i, norm, OB_NONE, err) : vk_matvec_add_glu(p, i, err);
         }
     } else if (op->kind == OB_OP_MOE_GLU) {
         const int32_t norm = vk_moe_gives_norm(p, op) ? norm_after(p, i, 0) : OB_NONE;

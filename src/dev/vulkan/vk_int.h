@@ -126,7 +126,7 @@ typedef struct vk_shader {
 } vk_shader;
 extern const vk_shader vk_shaders[]; /* made by the build; ends with a NULL name */
 
-enum { VK_MAX_SPEC = 24 };
+enum { VK_MAX_SPEC = 28 };
 typedef struct vk_pipe {
     const vk_shader *shader;
     uint32_t n_spec, spec[VK_MAX_SPEC];
@@ -399,6 +399,15 @@ typedef struct vk_formed {
     float eps; /* of that norm */
 } vk_formed;
 
+/* A router's products, in parts behind the int8 form of what it reads (shaders/moe_parts.glsl). */
+typedef struct vk_router_parts {
+    ob_val of;          /* the logits; OB_NONE: nothing */
+    VkDeviceAddress at; /* of the form's scales */
+    uint64_t n_bytes;   /* from there to the end of the parts */
+    float eps;          /* of the norm */
+    uint32_t nu;        /* blocks of 32 columns */
+} vk_router_parts;
+
 struct ob_dev_plan {
     vk_dev *dev;
     ob_arena arena;
@@ -416,7 +425,8 @@ struct ob_dev_plan {
     uint64_t moe_off;       /* after that: tables and hidden layers of a mixture */
     int32_t chosen_by;      /* the mixture that makes its own choice, or OB_NONE, while the list is made */
     ob_val sorted_of;       /* the ids whose pairs are sorted there, or OB_NONE, while the list is made */
-    vk_formed forms[2];     /* what is there, while the list is made */
+    vk_router_parts parts;  /* what is there, while the list is made */
+    vk_formed forms[2];     /* the same */
     int form_last;          /* the newer of the two */
     vk_mem params;
     uint64_t tok_off, pos_off, type_off, first_off, info_off, seq_off, out_off, table_off; /* in params */
@@ -478,7 +488,8 @@ uint64_t vk_linear_form(const ob_dev_plan *p, const ob_op *op);  /* bytes at for
 /* Rows into a form with TURNED, by a pass of its own. half: f16 comes in, else f32. */
 typedef struct vk_turn {
     VkDeviceAddress x, to, scales;
-    VkDeviceAddress row_of; /* places of a mixture: their rows, 0: all of row 0 */
+    VkDeviceAddress row_of; /* places of a mixture: their rows; 0: per_row of each row */
+    uint32_t per_row;
     uint32_t rows, k, n_places; /* rows: which (ob_rows); n_places 0: they are the rows */
     bool half;
     vk_form form;
@@ -540,8 +551,9 @@ enum { VK_MATVEC_ROWS = 8 };
 ob_status vk_matvec_add(ob_dev_plan *p, int32_t op, int m, ob_err *err);
 /* Op i of two matrices and the GLU after it. */
 ob_status vk_matvec_add_glu(ob_dev_plan *p, int32_t i, ob_err *err);
-/* Op i with residual, and the norm's weights for op `norm`, whose readers get it raw. */
-ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err);
+/* Op i with residual, and the norm's weights for op `norm`, whose readers get it raw. router: op that multiplies the
+ * norm's result by a router, whose parts are then in p->parts, or OB_NONE. */
+ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, int32_t router, ob_err *err);
 bool vk_matvec_int8(const ob_dev_plan *p, const ob_op *op, int m);
 
 /* vk_fuse.c: where op i begins ops that one dispatch can do, adds it and sets how many ops that were; else 0. */
@@ -618,6 +630,10 @@ ob_status vk_route_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* Where op i begins [norm,] router, choice, and one kernel can do them: adds these *n_ops ops. Else *n_ops is 0. */
 ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
 uint64_t vk_route_counters(const ob_dev_plan *p);               /* bytes at count_off */
+uint64_t vk_route_form(const ob_dev_plan *p, int32_t op);       /* bytes of the form with the router's parts */
+/* Ops n .. n + 3 are a norm, the router, the choice and the experts, and what writes the norm's input may leave the
+ * router's parts for the others. */
+bool vk_router_fits_parts(const ob_dev_plan *p, int32_t n);
 /* norm: op whose input is this one's result, and which need not be added then; or OB_NONE. Its readers get it raw. */
 ob_status vk_moe_add(ob_dev_plan *p, int32_t op, int32_t norm, ob_err *err);
 bool vk_moe_gives_norm(const ob_dev_plan *p, const ob_op *op);

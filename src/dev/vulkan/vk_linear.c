@@ -179,7 +179,7 @@ ob_status vk_turn_add(ob_dev_plan *p, int32_t i, const vk_turn *t, vk_dispatch *
 {
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "turn", 11,
-                         (uint32_t[]){TURN_WG, t->half, t->n_places == 0 ? 0 : t->row_of ? 2 : 1, 0, 0, 0, 0, 0, 0, 0, t->form},
+                         (uint32_t[]){TURN_WG, t->half, t->n_places == 0 ? 0 : t->row_of ? 2 : 1, OB_MAX(t->per_row, 1u), 0, 0, 0, 0, 0, 0, t->form},
                          &pipe, err));
     vk_dispatch *s = *out = vk_add(p, pipe, i);
     if (!s) return no_memory(err);

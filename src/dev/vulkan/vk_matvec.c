@@ -161,8 +161,10 @@ static const char *label(ob_dev_plan *p, const char *kernel, const ob_dev_weight
     return s;
 }
 
-/* A product of matrix m, with the grid of its role. form: of what goes out as int8. */
-static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_form form, vk_dispatch **out, ob_err *err)
+/* A product of matrix m, with the grid of its role. form: of what goes out as int8; n_class: rows of the router after
+ * it, or 0. */
+static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_form form, uint32_t n_class, vk_dispatch **out,
+                     ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
     const ob_dev_weight *w = p->weights[op->w[m]];
@@ -177,12 +179,12 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_f
     const fitted f = fit(p, ro, w, vk_linear_rows(p, op));
     char name[48];
     snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
-             ro == ROLE_GLU ? "_glu" : "");
+             ro == ROLE_GLU ? "_glu" : n_class ? "_router" : "");
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, name, 14,
+    OB_TRY(vk_kernel_get(p->dev, name, 15,
                          (uint32_t[]){f.wg, f.t, (uint32_t)vk_linear_rows(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
                                       d->sg, f.r, f.un, (uint32_t)w->nu, raw, blocks && ro != ROLE_GLU, (uint32_t)act, f.nb,
-                                      (form & VK_FORM_TURNED) != 0},
+                                      (form & VK_FORM_TURNED) != 0, OB_MAX(n_class, 1u)},
                          &pipe, err));
     vk_dispatch *s = *out = vk_linear_product(p, i, m, pipe);
     if (!s) return no_memory(err);
@@ -201,17 +203,25 @@ ob_status vk_matvec_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
 {
     vk_dispatch *s;
     const bool head = p->prog.vals[p->prog.ops[i].out[m]].cols >= HEAD_ROWS;
-    return add(p, i, m, head ? ROLE_HEAD : ROLE_PLAIN, OB_ACT_NONE, VK_FORM_F32, &s, err);
+    return add(p, i, m, head ? ROLE_HEAD : ROLE_PLAIN, OB_ACT_NONE, VK_FORM_F32, 0, &s, err);
 }
 
-ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
+ob_status vk_matvec_add_norm(ob_dev_plan *p, int32_t i, int32_t norm, int32_t router, ob_err *err)
 {
-    const ob_op *n = &p->prog.ops[norm];
+    const ob_op *n = &p->prog.ops[norm], *r = router == OB_NONE ? NULL : &p->prog.ops[router];
     const vk_form form = vk_wanted_form(p, n->out[0], norm, VK_FORM_TURNED);
     vk_dispatch *s;
     VkDeviceAddress to[2];
-    OB_TRY(add(p, i, 0, ROLE_NORM, OB_ACT_NONE, form, &s, err));
+    OB_TRY(add(p, i, 0, ROLE_NORM, OB_ACT_NONE, form, r ? (uint32_t)p->prog.vals[r->out[0]].cols : 0, &s, err));
     vk_write_form(p, s, n->out[0], form, to);
+    if (r) {
+        const uint64_t blocks = (uint64_t)vk_linear_rows(p, r) * (uint64_t)p->prog.vals[n->out[0]].cols / 32;
+        const uint64_t bytes = blocks * 12 + blocks * (uint64_t)p->prog.vals[r->out[0]].cols * 4;
+        p->parts = (vk_router_parts){.of = r->out[0], .at = to[1], .n_bytes = bytes, .eps = n->p.norm.eps,
+                                     .nu = (uint32_t)p->prog.vals[n->out[0]].cols / 32};
+        vk_writes(s, to[1], bytes);
+        s->push.a[6] = p->weights[r->w[0]]->w;
+    }
     p->forms[p->form_last].raw = true;
     p->forms[p->form_last].eps = n->p.norm.eps;
     vk_push_addr(&s->push, 10, p->weights[n->w[0]]->w);
@@ -227,7 +237,7 @@ ob_status vk_matvec_add_glu(ob_dev_plan *p, int32_t i, ob_err *err)
     const vk_form form = vk_wanted_form(p, glu->out[0], i + 1, VK_FORM_TURNED);
     vk_dispatch *s;
     VkDeviceAddress to[2];
-    OB_TRY(add(p, i, 0, ROLE_GLU, glu->p.glu.act, form, &s, err));
+    OB_TRY(add(p, i, 0, ROLE_GLU, glu->p.glu.act, form, 0, &s, err));
     s->n_mats = 2;
     s->n_writes = 0; /* not the f32 results */
     vk_write_form(p, s, glu->out[0], form, to);

@@ -1,40 +1,76 @@
 /* Mixtures of experts: which kernels, and where their tables lie.
  *
- *   moe_route    the choice; with several rows its last workgroup sorts the (row, choice) pairs by expert
- *   moe_router   the same with the router's product before it, and the norm before that, for few rows
- *   moe_sort     the sort alone, where there are too many pairs for that
- *   moe_up       hidden layers of tiles of few rows that chose the same expert
+ *   moe_router   few rows: the norm, the router's product and the choice
+ *   moe_route    the choice alone
+ *   moe_up       hidden layers, by expert; finds the rows that chose it by itself
  *   moe_down     down products of all experts of a row, their weighted sum and the residual; where several
  *                rows meet at an expert, moe_up does the products and moe_sum adds up
- *   moe_gemm     both for many rows, with cooperative matrices; moe_sum adds up
+ *   moe_gemm     both for many rows, with cooperative matrices; moe_sum adds up. Its (row, choice) pairs are
+ *                sorted by expert into tiles: by moe_route's last workgroup, or where they are many by moe_sort
  *   turn         hidden layers through the transform of rotated down matrices, into the form that these read
  *
- * One row needs no sort: its choices are the tiles. Its moe_up makes the choice itself, from the logits. The tables and hidden layers lie behind the plan's
- * counters and live from the choice to the end of the experts.
+ * With one row moe_up makes the choice itself, from the logits. The tables and hidden layers lie behind the
+ * plan's counters and live from the choice to the end of the experts.
  */
 #include "dev/vulkan/vk_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/math.h"
 
 enum {
     SORT_ROWS = 64, /* up to here the choice sorts too */
     SORT_WG = 1024,
-    PARTS_ROWS = 16, /* from here on down products go by experts too, and moe_sum adds up */
     MAX_EXPERTS = 1024,
-    UP_WG = 256,
-    DOWN_WG = 128,
-    DOWN_THREADS = 64,
-    DOWN_AHEAD = 3,
-    DOWN_NORM_COLUMNS = 4,
     BLOCK = 32,     /* hidden columns of a workgroup of moe_up */
-    GEMM_ROWS = 33, /* from here on with matrices, where there are any */
+    LIST_PAIRS = 1024, /* pairs a workgroup of moe_up looks through at a time */
     GEMM_PAD = 16,  /* rows of a matrix */
     SUM_WG = 128,
     ROUTER_ROWS = 32,
     ROUTER_WG = 256,
+    PLAIN_WG = 128,
 };
+
+/* Numbers of the kernels, found by sweeps on the one card at hand (docs/performance.md); OB_VK_MOE=NAME=N,…
+ * tries others. */
+typedef struct tuning {
+    uint32_t up_wg, up_t, up_ahead;                  /* threads of a workgroup and of a column, units loaded ahead */
+    uint32_t up_rows;                                /* pairs of an expert at a time; 0: by their number */
+    uint32_t down_wg, down_t, down_ahead, down_cols; /* the same for down products, and columns together: without */
+    uint32_t norm_t, norm_ahead, norm_cols;          /* and with the next norm's input */
+    uint32_t parts_rows; /* from here on down products go by experts too, and moe_sum adds up */
+    uint32_t gemm_rows;  /* from here on with matrices, where there are any */
+    uint32_t gemm_tile;  /* of k_tiles, 1 + index; 0: by the number of pairs */
+} tuning;
+
+/* By rows: one, as many as take matvec.comp around the experts, more. */
+static const tuning k_tuning[] = {
+    {.up_wg = 512, .up_t = 16, .up_ahead = 1, .norm_t = 32, .norm_ahead = 3, .norm_cols = 1},
+    {.up_wg = 512, .up_t = 16, .up_ahead = 1, .norm_t = 16, .norm_ahead = 3, .norm_cols = 1},
+    {.up_wg = 256, .up_t = 8, .up_ahead = 1, .norm_t = 16, .norm_ahead = 3, .norm_cols = 1},
+};
+
+static tuning tuning_get(uint32_t rows)
+{
+    tuning t = k_tuning[rows == 1 ? 0 : rows <= VK_MATVEC_ROWS ? 1 : 2];
+    t.down_wg = 256, t.down_t = 8, t.down_ahead = 3, t.down_cols = 1, t.parts_rows = t.gemm_rows = 33;
+    const struct { const char *name; uint32_t *to; } fields[] = {
+        {"up_wg", &t.up_wg}, {"up_t", &t.up_t}, {"up_ahead", &t.up_ahead}, {"up_rows", &t.up_rows},
+        {"down_wg", &t.down_wg}, {"down_t", &t.down_t}, {"down_ahead", &t.down_ahead}, {"down_cols", &t.down_cols},
+        {"norm_t", &t.norm_t}, {"norm_ahead", &t.norm_ahead}, {"norm_cols", &t.norm_cols},
+        {"parts_rows", &t.parts_rows}, {"gemm_rows", &t.gemm_rows}, {"gemm_tile", &t.gemm_tile},
+    };
+    for (const char *at = getenv("OB_VK_MOE"); at && *at; at += strcspn(at, ","), at += *at == ',')
+        for (size_t i = 0; i < OB_COUNT(fields); i++) {
+            const size_t n = strlen(fields[i].name);
+            unsigned v;
+            if (strncmp(at, fields[i].name, n) == 0 && at[n] == '=' && sscanf(at + n + 1, "%u", &v) == 1 && v <= 4096)
+                *fields[i].to = v;
+        }
+    return t;
+}
 
 /* Tiles of moe_gemm: bm places, and by part (0: gate and up, 1: down) bn rows of weights; the workgroup has a
  * subgroup per wm x wn. */
@@ -45,19 +81,20 @@ typedef struct tile {
 static const tile k_tiles[] = {
     {16, {128, 128}, 64, {16, 16}, {32, 32}, 1},
     {32, {128, 128}, 64, {32, 32}, {32, 32}, 1},
-    {64, {128, 128}, 64, {32, 32}, {64, 64}, 1},
+    {48, {128, 128}, 64, {48, 48}, {32, 32}, 1},
     {128, {128, 128}, 64, {64, 64}, {64, 64}, 1},
 };
 
 /* An op's sizes, forms and places. */
 typedef struct moe {
     const ob_op *op;
+    tuning tune;
     const ob_dev_weight *gate, *up, *down; /* up is gate when they are one matrix */
     bool merged, mixed, direct, gemm, parts;
     tile t; /* gemm */
     bool q8_gate, q8_up, q8_hid, turned; /* turned: the down matrices are rotated */
     uint32_t d, ff, ffp, n_expert, n_used, rows;
-    uint32_t tile, pad, max_tiles, max_places;
+    uint32_t tile, max_tiles, max_places; /* gemm but for tile: rows of an expert at a time */
     uint64_t row_of, place_of, raw, hid, hid_scales, tmp, end; /* in the scratch; the table comes first. raw: hidden layers
                                                                   before they are turned; tmp: the gate, or what moe_sum
                                                                   adds up */
@@ -78,7 +115,7 @@ static bool uses_int8(const ob_dev_plan *p, const ob_dev_weight *w)
     return !is_float(w->type) && (p->fast & VK_FAST_INT8) && (p->dev->tested_experts[w->type] & VK_FAST_INT8);
 }
 
-/* Rows of a tile of moe_up: about as many as meet at an expert. */
+/* Rows that moe_up takes together: about as many as meet at an expert. */
 static uint32_t tile_rows(uint32_t pairs, uint32_t n_expert)
 {
     uint32_t n = 1;
@@ -96,11 +133,12 @@ static uint64_t shared_bytes(const tile *t)
     return (uint64_t)(t->bm + OB_MAX(t->bn[0], t->bn[1])) * (t->bk / 8 + 1) * 16 * t->stages;
 }
 
-/* About as many places as an expert has. */
-static tile gemm_tile(const ob_dev_plan *p, uint32_t pairs, uint32_t n_expert)
+/* Half as many places again as an expert has on average, so that most experts have one tile. */
+static tile gemm_tile(const ob_dev_plan *p, const tuning *tune, uint32_t pairs, uint32_t n_expert)
 {
     size_t i = 0;
-    while (i + 1 < OB_COUNT(k_tiles) && k_tiles[i].bm * n_expert < pairs &&
+    if (tune->gemm_tile && tune->gemm_tile <= OB_COUNT(k_tiles)) return k_tiles[tune->gemm_tile - 1];
+    while (i + 1 < OB_COUNT(k_tiles) && 2 * k_tiles[i].bm * n_expert < 3 * pairs &&
            shared_bytes(&k_tiles[i + 1]) <= p->dev->phys->max_shared_bytes)
         i++;
     return k_tiles[i];
@@ -108,7 +146,7 @@ static tile gemm_tile(const ob_dev_plan *p, uint32_t pairs, uint32_t n_expert)
 
 static moe moe_of(const ob_dev_plan *p, const ob_op *op)
 {
-    moe m = {.op = op, .merged = op->w[1] == OB_NONE};
+    moe m = {.op = op, .tune = tuning_get((uint32_t)p->prog.max_tok), .merged = op->w[1] == OB_NONE};
     m.gate = p->weights[op->w[0]];
     m.up = m.merged ? m.gate : p->weights[op->w[1]];
     m.down = p->weights[op->w[2]];
@@ -124,18 +162,18 @@ static moe moe_of(const ob_dev_plan *p, const ob_op *op)
     m.q8_up = uses_int8(p, m.up);
     m.q8_hid = uses_int8(p, m.down);
     const uint32_t pairs = m.rows * m.n_used;
-    m.gemm = m.rows >= GEMM_ROWS && !m.mixed && m.ff % 32 == 0 && uses_coopmat(p, m.gate) && uses_coopmat(p, m.down);
-    if (m.gemm) m.t = gemm_tile(p, pairs, m.n_expert);
-    m.tile = m.gemm ? m.t.bm : m.direct ? 1 : tile_rows(pairs, m.n_expert);
-    m.pad = m.gemm ? GEMM_PAD : 1;
-    m.max_tiles = m.direct ? m.n_used : OB_MIN(pairs, m.n_expert + pairs / m.tile);
-    m.max_places = pairs + OB_MIN(pairs, m.n_expert) * (m.pad - 1);
-    m.parts = m.gemm || (m.rows >= PARTS_ROWS && !m.mixed);
-    const uint64_t hidden = (uint64_t)m.max_places * m.ffp;
-    m.row_of = ob_align_up(16 + 16 * (uint64_t)m.max_tiles, 256);
-    m.place_of = ob_align_up(m.row_of + 4 * (uint64_t)m.max_places, 256);
+    const tuning *t = &m.tune;
+    m.gemm = m.rows >= t->gemm_rows && !m.mixed && m.ff % 32 == 0 && uses_coopmat(p, m.gate) && uses_coopmat(p, m.down);
+    if (m.gemm) m.t = gemm_tile(p, &m.tune, pairs, m.n_expert);
+    m.tile = m.gemm ? m.t.bm : m.direct ? 1 : t->up_rows ? t->up_rows : tile_rows(pairs, m.n_expert);
+    m.max_tiles = OB_MIN(pairs, m.n_expert + pairs / m.tile);
+    m.max_places = pairs + (m.gemm ? OB_MIN(pairs, m.n_expert) * (GEMM_PAD - 1) : 0);
+    m.parts = m.gemm || (m.rows >= OB_MAX(t->parts_rows, 2u) && !m.mixed);
+    const uint64_t hidden = (uint64_t)m.max_places * m.ffp, table = m.gemm ? 16 + 16 * (uint64_t)m.max_tiles : 0;
+    m.row_of = ob_align_up(table, 256);
+    m.place_of = ob_align_up(m.row_of + (m.gemm ? 4 * (uint64_t)m.max_places : 0), 256);
     m.turned = m.down->desc.hadamard;
-    m.raw = ob_align_up(m.place_of + 4 * (uint64_t)pairs, 256);
+    m.raw = ob_align_up(m.place_of + (m.gemm ? 4 * (uint64_t)pairs : 0), 256);
     m.hid = ob_align_up(m.raw + (m.turned ? hidden * (m.gemm ? 2 : 4) : 0), 256);
     m.hid_scales = ob_align_up(m.hid + hidden * (m.gemm ? 2 : m.q8_hid ? 1 : 4), 256);
     m.tmp = ob_align_up(m.hid_scales + (m.q8_hid ? hidden / 4 : 0), 256);
@@ -143,10 +181,10 @@ static moe moe_of(const ob_dev_plan *p, const ob_op *op)
     return m;
 }
 
-/* Rows that have chosen, and of each row the workgroups that have finished. */
+/* Rows that have chosen, or of each row the workgroups that have finished. */
 uint64_t vk_route_counters(const ob_dev_plan *p)
 {
-    return 4 + 4 * (uint64_t)OB_MIN(p->prog.max_tok, ROUTER_ROWS);
+    return 4 * (uint64_t)OB_MIN(p->prog.max_tok, ROUTER_ROWS);
 }
 
 uint64_t vk_moe_scratch(const ob_dev_plan *p, const ob_op *op)
@@ -176,6 +214,15 @@ bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why)
         if (op->w[k] != OB_NONE && !ob_type_get(p->weights[op->w[k]].type)->dequant) *why = "no matrix product for its type";
     if (op->w[1] != OB_NONE && p->weights[op->w[0]].hadamard != p->weights[op->w[1]].hadamard) *why = "gate and up of which one alone is rotated";
     return !*why;
+}
+
+/* Op i - 1 is the router. */
+uint64_t vk_route_form(const ob_dev_plan *p, int32_t i)
+{
+    const ob_op *r = &p->prog.ops[i - 1];
+    if (i == 0 || r->kind != OB_OP_LINEAR || p->prog.max_tok > VK_MATVEC_ROWS) return 0;
+    const uint64_t n = (uint64_t)p->prog.max_tok * (uint64_t)p->prog.vals[r->in[0]].cols;
+    return ob_align_up(n, 256) + n / 32 * (12 + 4 * (uint64_t)p->prog.vals[r->out[0]].cols);
 }
 
 static VkDeviceAddress scratch(const ob_dev_plan *p)
@@ -218,17 +265,20 @@ ob_status vk_route_add(ob_dev_plan *p, int32_t i, ob_err *err)
     const ob_op *mix = mixture_of(p, i, op->out[0]);
     moe m = {0};
     if (mix) m = moe_of(p, mix);
-    const bool sorts = mix && !m.direct && p->prog.max_tok <= SORT_ROWS;
+    const bool sorts = mix && m.gemm && p->prog.max_tok <= SORT_ROWS;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "moe_route", 11,
+    const bool in_parts = p->parts.of == op->in[0];
+    OB_TRY(vk_kernel_get(p->dev, "moe_route", 14,
                          (uint32_t[]){power_of_two(32, n_class, OB_MIN(1024u, p->dev->phys->max_invocations)), n_class,
                                       (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used, route_flags(op),
-                                      ob_f32_bits(r->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, sorts ? m.pad : 1},
+                                      ob_f32_bits(r->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, GEMM_PAD,
+                                      in_parts ? (uint32_t)p->prog.max_tok : 0, p->parts.nu, ob_f32_bits(p->parts.eps)},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
-    read_value(p, s, op->in[0]);
-    s->push.a[1] = vk_value(p, op->in[0]);
+    if (in_parts) vk_reads(s, p->parts.at, p->parts.n_bytes);
+    else read_value(p, s, op->in[0]);
+    s->push.a[1] = in_parts ? p->parts.at : vk_value(p, op->in[0]);
     for (int k = 0; k < 2; k++) {
         vk_writes(s, vk_value(p, op->out[k]), vk_value_bytes(p, op->out[k]));
         s->push.a[2 + k] = vk_value(p, op->out[k]);
@@ -252,7 +302,7 @@ static ob_status add_sort(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
 {
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, "moe_sort", 5,
-                         (uint32_t[]){power_of_two(32, SORT_WG, p->dev->phys->max_invocations), m->n_used, m->n_expert, m->tile, m->pad},
+                         (uint32_t[]){power_of_two(32, SORT_WG, p->dev->phys->max_invocations), m->n_used, m->n_expert, m->tile, GEMM_PAD},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -315,6 +365,25 @@ static bool match_router(const ob_dev_plan *p, int32_t i, router *r)
     return r->n_part > 0;
 }
 
+/* v is read by op i and by nobody after it. */
+static bool last_read(const ob_dev_plan *p, ob_val v, int32_t i)
+{
+    return !p->prog.vals[v].output && vk_next_reader(p, v, i) == OB_NONE;
+}
+
+bool vk_router_fits_parts(const ob_dev_plan *p, int32_t n)
+{
+    const ob_op *mix = &p->prog.ops[n + 3];
+    router r;
+    if (p->prog.max_tok > VK_MATVEC_ROWS || !match_router(p, n, &r) || !r.norm || mix->kind != OB_OP_MOE_GLU ||
+        mix->in[0] != r.norm->out[0] || mix->in[1] != r.route->out[0] || mix->in[2] != r.route->out[1])
+        return false;
+    const moe m = moe_of(p, mix);
+    return vk_moe_form(p, mix) == VK_FORM_Q8 && !m.mixed && m.q8_gate && m.q8_up && m.n_expert <= (uint32_t)p->prog.vals[r.product->out[0]].cols &&
+           vk_next_reader(p, r.norm->out[0], n + 1) == n + 3 && last_read(p, r.norm->out[0], n + 3) &&
+           last_read(p, r.product->out[0], n + 2) && (p->dev->tested_experts[m.gate->type] & VK_FAST_FUSED);
+}
+
 static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *err)
 {
     const ob_route_params *o = &r->route->p.route;
@@ -323,14 +392,13 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
     const vk_form form = r->norm ? vk_wanted_form(p, r->norm->out[0], last - 1, VK_FORM_ANY) : VK_FORM_F32;
     moe m = {0};
     if (mix) m = moe_of(p, mix);
-    const bool sorts = mix && !m.direct;
     const bool waits = mix && m.direct && !m.mixed && mix == r->route + 1 && m.n_expert <= (uint32_t)p->prog.vals[r->product->out[0]].cols;
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "moe_router", 16,
+    OB_TRY(vk_kernel_get(p->dev, "moe_router", 13,
                          (uint32_t[]){ROUTER_WG, (uint32_t)p->prog.vals[r->product->out[0]].cols, (uint32_t)o->n_used, o->gating,
                                       (uint32_t)o->n_group, (uint32_t)o->n_group_used, route_flags(r->route),
-                                      ob_f32_bits(o->scale), sorts ? m.n_expert : 1, sorts ? m.tile : 0, form, sorts ? m.pad : 1,
-                                      p->dev->sg, (uint32_t)p->prog.vals[r->x].cols, r->norm != NULL, !waits},
+                                      ob_f32_bits(o->scale), p->dev->sg, (uint32_t)p->prog.vals[r->x].cols, form, r->norm != NULL,
+                                      !waits},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
@@ -348,14 +416,9 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
     s->push.a[3] = p->weights[r->product->w[0]]->w;
     if (r->route->w[0] != OB_NONE) vk_push_addr(&s->push, 0, p->weights[r->route->w[0]]->w);
     if (form != VK_FORM_F32) vk_write_form(p, s, out[0], form, &s->push.u[2]);
-    if (sorts) {
-        vk_writes(s, scratch(p), m.hid);
-        p->sorted_of = r->route->out[0];
-    }
     if (waits) p->chosen_by = i + r->n_ops;
-    const VkDeviceAddress more[] = {scratch(p), scratch(p) + m.row_of, scratch(p) + m.place_of, count};
-    for (int k = 0; k < 4; k++) vk_push_addr(&s->push, 6 + 2 * k, more[k]);
-    s->push.u[14] = ob_f32_bits(r->norm ? r->norm->p.norm.eps : 0);
+    vk_push_addr(&s->push, 6, count);
+    s->push.u[8] = ob_f32_bits(r->norm ? r->norm->p.norm.eps : 0);
     s->grid[0] = r->n_part;
     s->grid[1] = (uint32_t)p->prog.max_tok;
     return OB_OK;
@@ -373,12 +436,26 @@ ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err)
 /* --- few rows ---------------------------------------------------------------------------------------- */
 
 /* Threads that share columns: no more than there are units. */
-static uint32_t threads_of(const ob_dev_plan *p, uint32_t units, uint32_t most)
+static uint32_t threads_of(uint32_t units, uint32_t most)
 {
-    const uint32_t least = p->fast & VK_FAST_SUBGROUP ? p->dev->sg : 8;
+    const uint32_t least = 4;
     uint32_t t = OB_MAX(most, least);
     while (t > least && t > units) t /= 2;
     return t;
+}
+
+/* The device allows so many threads; a power of two. */
+static uint32_t fit_wg(const ob_dev_plan *p, uint32_t wg)
+{
+    while (wg > p->dev->phys->max_invocations) wg /= 2;
+    return wg;
+}
+
+/* Threads of a column of moe_down where a workgroup has blocks of 32 columns. */
+static uint32_t norm_threads(const ob_dev_plan *p, const moe *m)
+{
+    const uint32_t t = threads_of(m->n_used * m->ffp / 32, m->tune.norm_t);
+    return OB_MIN(t, fit_wg(p, BLOCK / m->tune.norm_cols * t) / (BLOCK / m->tune.norm_cols));
 }
 
 static void kernel_name(const ob_dev_plan *p, const char *what, const ob_dev_weight *w, char *out, size_t cap)
@@ -402,7 +479,8 @@ static uint32_t columns_of(const moe *m, bool q8, uint32_t wg, uint32_t t)
 static void push_choice(const ob_dev_plan *p, const moe *m, vk_dispatch *s)
 {
     const ob_op *route = m->op - 1;
-    read_value(p, s, route->in[0]);
+    if (p->parts.of == route->in[0]) vk_reads(s, p->parts.at, p->parts.n_bytes);
+    else read_value(p, s, route->in[0]);
     for (int k = 0; k < 2; k++) vk_writes(s, vk_value(p, route->out[k]), vk_value_bytes(p, route->out[k]));
     s->push.a[0] = route->w[0] != OB_NONE ? p->weights[route->w[0]]->w : 0;
     vk_push_addr(&s->push, 10, vk_value(p, route->in[0]));
@@ -416,28 +494,35 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
     const ob_moe_params *o = &m->op->p.moe;
     const bool q8 = uses_int8(p, w), choose = p->chosen_by == i;
     const uint32_t k = part == DOWN ? m->ffp : m->d, n = part == DOWN ? m->d : m->ff;
-    const uint32_t t = OB_MAX(threads_of(p, k / 32, 32), UP_WG / BLOCK);
+    /* Without subgroups every thread has sums in shared memory, of which there may be 16 KiB. */
+    const uint32_t wg = fit_wg(p, p->fast & VK_FAST_SUBGROUP ? m->tune.up_wg : PLAIN_WG), t = OB_MAX(threads_of(k / 32, m->tune.up_t), wg / BLOCK), pairs = m->rows * m->n_used;
+    const bool by_pair = pairs <= m->n_expert;
     const ob_op *route = choose ? m->op - 1 : NULL;
     const ob_route_params *r = choose ? &route->p.route : &(ob_route_params){.gating = 1, .n_used = 1, .n_group = 1, .n_group_used = 1};
     const vk_pipe *pipe;
     char name[48];
     kernel_name(p, "moe_up", w, name, sizeof name);
-    OB_TRY(vk_kernel_get(p->dev, name, 20,
-                         (uint32_t[]){UP_WG, t, m->tile, p->dev->sg, (m->direct ? 1u : 0u) | (choose ? 2u : 0u), part, m->q8_hid && !m->turned, k, n,
-                                      m->n_expert, (uint32_t)o->act | (m->merged && part != DOWN ? 16u : 0u), ob_f32_bits(o->clamp),
-                                      columns_of(m, q8, UP_WG, t), choose ? (uint32_t)p->prog.vals[route->in[0]].cols : 1,
-                                      (uint32_t)r->n_used, r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used,
-                                      choose ? route_flags(route) : 0, ob_f32_bits(r->scale)},
+    VkDeviceAddress x = vk_value(p, m->op->in[0]), scales = 0;
+    const vk_form form = vk_weight_form(p, w, q8 ? VK_FORM_Q8 : VK_FORM_F32);
+    const vk_formed *in = part != DOWN ? vk_find_form(p, m->op->in[0], form, &x, &scales) : NULL;
+    const bool raw = in && in->raw;
+    OB_TRY(vk_kernel_get(p->dev, name, 24,
+                         (uint32_t[]){wg, t, m->tile, p->dev->sg, (m->direct ? 1u : 0u) | (choose ? 2u : 0u) | (by_pair ? 4u : 0u),
+                                      part, m->q8_hid && !m->turned, k, n, m->n_expert,
+                                      (uint32_t)o->act | (m->merged && part != DOWN ? 16u : 0u), ob_f32_bits(o->clamp),
+                                      columns_of(m, q8, wg, t), choose ? (uint32_t)p->prog.vals[route->in[0]].cols : 1, m->n_used,
+                                      r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used, choose ? route_flags(route) : 0,
+                                      ob_f32_bits(r->scale), m->direct ? 1 : OB_MIN(pairs, (uint32_t)LIST_PAIRS),
+                                      q8 ? OB_MIN(m->tune.up_ahead, (uint32_t)ob_div_up(k / 32, t)) : 1, raw ? m->rows : 0,
+                                      raw ? ob_f32_bits(in->eps) : 0},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     const VkDeviceAddress base = scratch(p), hid_scales = base + m->hid_scales, hid = base + (m->turned ? m->raw : m->hid);
-    const vk_form form = vk_weight_form(p, w, q8 ? VK_FORM_Q8 : VK_FORM_F32);
-    VkDeviceAddress x = vk_value(p, m->op->in[0]), scales = 0;
     if (part == DOWN) x = base + m->hid, scales = hid_scales;
-    else if (vk_find_form(p, m->op->in[0], form, &x, &scales)) vk_reads(s, x, vk_form_bytes(p, m->op->in[0], form));
+    else if (in) vk_reads(s, x, vk_form_bytes(p, m->op->in[0], form));
     else read_value(p, s, m->op->in[0]);
-    vk_reads(s, base, part == DOWN ? m->tmp : m->raw);
+    if (part == DOWN) vk_reads(s, x, m->tmp - m->hid);
     if (!choose) read_value(p, s, m->op->in[1]);
     if (part == UP) vk_reads(s, base + m->tmp, m->end - m->tmp);
     if (part == GATE || part == DOWN) vk_writes(s, base + m->tmp, m->end - m->tmp);
@@ -450,12 +535,11 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
     s->push.a[5] = first->h;
     s->push.a[6] = m->up->w;
     s->push.a[7] = m->up->s;
-    const VkDeviceAddress more[] = {m->up->h, first->z, m->up->z, scales, hid_scales,
-                                    m->direct ? vk_value(p, m->op->in[1]) : base, base + m->row_of, base + m->tmp};
+    const VkDeviceAddress more[] = {m->up->h, first->z, m->up->z, scales, hid_scales, vk_value(p, m->op->in[1]), 0, base + m->tmp};
     for (int a = 0; a < 8; a++) vk_push_addr(&s->push, 2 * a, more[a]);
     if (choose) push_choice(p, m, s);
     s->grid[0] = (uint32_t)ob_div_up(n, BLOCK);
-    s->grid[1] = m->max_tiles;
+    s->grid[1] = by_pair ? pairs : m->n_expert;
     s->cut = choose ? 0 : 1; /* the first workgroup writes the choice for all */
     return OB_OK;
 }
@@ -464,19 +548,21 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
 static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm, ob_err *err)
 {
     const ob_val res = m->op->in[3];
-    const uint32_t t = threads_of(p, m->n_used * m->ffp / 32, DOWN_THREADS), cols = norm != OB_NONE ? DOWN_NORM_COLUMNS : m->q8_hid ? 2 : 1;
-    const uint32_t wg = norm != OB_NONE ? BLOCK / cols * t : DOWN_WG;
+    const tuning *u = &m->tune;
+    const uint32_t t = norm != OB_NONE ? norm_threads(p, m) : threads_of(m->n_used * m->ffp / 32, u->down_t);
+    const uint32_t cols = norm != OB_NONE ? u->norm_cols : m->q8_hid ? u->down_cols : 1;
+    const uint32_t wg = norm != OB_NONE ? BLOCK / cols * t : OB_MAX(fit_wg(p, u->down_wg), t);
     const vk_pipe *pipe;
     char name[48];
     kernel_name(p, "moe_down", m->down, name, sizeof name);
-    OB_TRY(vk_kernel_get(p->dev, name, 12,
-                         (uint32_t[]){wg, t, m->q8_hid ? DOWN_AHEAD : 1, p->dev->sg, m->direct, m->ffp, m->d, m->n_used,
+    OB_TRY(vk_kernel_get(p->dev, name, 11,
+                         (uint32_t[]){wg, t, !m->q8_hid ? 1 : norm != OB_NONE ? u->norm_ahead : u->down_ahead, p->dev->sg, m->ffp, m->d, m->n_used,
                                       m->n_expert, res != OB_NONE, cols, norm != OB_NONE},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     const VkDeviceAddress base = scratch(p);
-    vk_reads(s, base, m->tmp);
+    vk_reads(s, base + m->hid, m->tmp - m->hid);
     for (int k = 1; k < 4; k++) read_value(p, s, m->op->in[k]);
     vk_writes(s, vk_value(p, m->op->out[0]), vk_value_bytes(p, m->op->out[0]));
     s->push.a[1] = base + m->hid;
@@ -486,8 +572,8 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm,
     s->push.a[5] = m->down->h;
     if (res != OB_NONE) s->push.a[6] = vk_value(p, res);
     s->push.a[7] = vk_value(p, m->op->in[1]);
-    const VkDeviceAddress more[] = {m->down->z, base + m->hid_scales, vk_value(p, m->op->in[2]), base + m->place_of};
-    for (int k = 0; k < 4; k++) vk_push_addr(&s->push, 2 * k, more[k]);
+    const VkDeviceAddress more[] = {m->down->z, base + m->hid_scales, vk_value(p, m->op->in[2])};
+    for (int k = 0; k < 3; k++) vk_push_addr(&s->push, 2 * k, more[k]);
     s->grid[0] = m->rows;
     s->grid[1] = (uint32_t)ob_div_up(m->d, wg / t * cols);
     s->cut = 2;
@@ -498,7 +584,7 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm,
         p->forms[p->form_last].raw = true;
         p->forms[p->form_last].eps = n->p.norm.eps;
         const VkDeviceAddress forms[] = {p->weights[n->w[0]]->w, to[0], to[1]};
-        for (int k = 0; k < 3; k++) vk_push_addr(&s->push, 8 + 2 * k, forms[k]);
+        for (int k = 0; k < 3; k++) vk_push_addr(&s->push, 6 + 2 * k, forms[k]);
     }
     return OB_OK;
 }
@@ -512,7 +598,7 @@ static ob_status add_turn(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
     const vk_form kind = m->gemm ? VK_FORM_F16 : m->q8_hid ? VK_FORM_Q8 : VK_FORM_F32;
     vk_dispatch *s;
     OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = base + m->raw, .to = base + m->hid, .scales = base + m->hid_scales,
-                                        .row_of = m->direct ? 0 : base + m->row_of, .rows = OB_ROWS_TOK, .k = m->ffp,
+                                        .row_of = m->gemm ? base + m->row_of : 0, .per_row = m->n_used, .rows = OB_ROWS_TOK, .k = m->ffp,
                                         .n_places = m->max_places, .half = m->gemm, .form = vk_weight_form(p, m->down, kind)},
                        &s, err));
     vk_reads(s, base, m->hid);
@@ -563,18 +649,18 @@ static ob_status add_sum(ob_dev_plan *p, int32_t i, const moe *m, ob_err *err)
 {
     const ob_val res = m->op->in[3];
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "moe_sum", 3, (uint32_t[]){SUM_WG, m->n_used, res != OB_NONE}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "moe_sum", 5, (uint32_t[]){SUM_WG, m->n_used, res != OB_NONE, m->gemm, m->n_expert}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     vk_reads(s, scratch(p), m->end);
-    read_value(p, s, m->op->in[2]);
-    read_value(p, s, res);
+    for (int k = 1; k < 4; k++) read_value(p, s, m->op->in[k]);
     vk_writes(s, vk_value(p, m->op->out[0]), vk_value_bytes(p, m->op->out[0]));
     s->push.a[1] = scratch(p) + m->tmp;
     s->push.a[2] = vk_value(p, m->op->out[0]);
     if (res != OB_NONE) s->push.a[3] = vk_value(p, res);
     s->push.a[4] = vk_value(p, m->op->in[2]);
     s->push.a[5] = scratch(p) + m->place_of;
+    s->push.a[6] = vk_value(p, m->op->in[1]);
     s->push.u[0] = m->d / 4;
     s->grid[0] = m->rows;
     s->grid[1] = (uint32_t)ob_div_up(m->d / 4, SUM_WG);
@@ -585,15 +671,16 @@ bool vk_moe_gives_norm(const ob_dev_plan *p, const ob_op *op)
 {
     const moe m = moe_of(p, op);
     return !m.parts && m.q8_hid && m.rows <= VK_MATVEC_ROWS && m.d % BLOCK == 0 && (p->fast & VK_FAST_SUBGROUP) &&
-           BLOCK / DOWN_NORM_COLUMNS * threads_of(p, m.n_used * m.ffp / 32, DOWN_THREADS) <= p->dev->phys->max_invocations;
+           norm_threads(p, &m) >= 4;
 }
 
 ob_status vk_moe_add(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
 {
     const moe m = moe_of(p, &p->prog.ops[i]);
+    if (m.direct && i > 0 && p->parts.of != OB_NONE && p->parts.of == m.op[-1].in[0]) p->chosen_by = i;
     const vk_form form = vk_moe_form(p, m.op);
     OB_TRY(vk_form_add(p, i, form, err));
-    if (!m.direct && p->sorted_of != m.op->in[1]) OB_TRY(add_sort(p, i, &m, err));
+    if (m.gemm && p->sorted_of != m.op->in[1]) OB_TRY(add_sort(p, i, &m, err));
     p->sorted_of = OB_NONE;
     if (m.gemm) {
         OB_TRY(add_gemm(p, i, &m, 0, err));
@@ -603,6 +690,7 @@ ob_status vk_moe_add(ob_dev_plan *p, int32_t i, int32_t norm, ob_err *err)
     }
     if (m.mixed) OB_TRY(add_up(p, i, &m, GATE, err));
     OB_TRY(add_up(p, i, &m, m.mixed ? UP : BOTH, err));
+    p->chosen_by = p->parts.of = OB_NONE;
     if (m.turned) OB_TRY(add_turn(p, i, &m, err));
     if (!m.parts) return add_down(p, i, &m, norm, err);
     OB_TRY(add_up(p, i, &m, DOWN, err));

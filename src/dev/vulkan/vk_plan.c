@@ -510,7 +510,7 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
 
 static ob_status add_ops(ob_dev_plan *p, ob_err *err)
 {
-    p->forms[0].of = p->forms[1].of = p->sorted_of = p->chosen_by = OB_NONE;
+    p->forms[0].of = p->forms[1].of = p->sorted_of = p->chosen_by = p->parts.of = OB_NONE;
     OB_TRY(add_inputs(p, err));
     for (int32_t i = 0, n_ops; i < p->prog.n_ops; i += n_ops) {
         const ob_op *op = &p->prog.ops[i];
@@ -629,6 +629,7 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
             count = OB_MAX(count, vk_attn_counters(p, op));
         } else if (op->kind == OB_OP_MOE_ROUTE) {
             count = OB_MAX(count, vk_route_counters(p));
+            form = OB_MAX(form, vk_route_form(p, i));
         } else if (op->kind == OB_OP_MOE_GLU) {
             form = OB_MAX(form, vk_form_bytes(p, op->in[0], vk_moe_form(p, op)));
             moe = OB_MAX(moe, vk_moe_scratch(p, op));

@@ -20,19 +20,20 @@ enum {
     TESTED = 1 << 31,
 };
 
-/* x and logits are looked up, USED experts chosen, y = x + experts(x); all three matrices are the same. */
+/* x and logits are looked up, USED experts chosen, y = x + experts(x); all three matrices are the same. Or, as in a
+ * layer: x is looked up, then a product with residual, norm, router, choice and experts. */
 typedef struct trial {
     ob_program prog;
-    ob_op ops[4];
-    ob_value vals[5];
-    ob_weight weights[4];     /* tables of x and logits; gate and down; up, the same again */
-    ob_dev_weight *packed[4];
+    ob_op ops[6];
+    ob_value vals[7];
+    ob_weight weights[7];     /* tables of x and logits; gate and down; up, the same again; product, norm, router */
+    ob_dev_weight *packed[7];
     float *x, *logits, *want, *got; /* [ROWS][COLS] but for the logits' [ROWS][EXPERTS] */
     uint8_t *w;
     int32_t tok[ROWS], first[2], past[1], page[1];
 } trial;
 
-enum { X, LOGITS, IDS, WEIGHTS, Y };
+enum { X, LOGITS, IDS, WEIGHTS, Y, SUM, NORM, N_VALS };
 
 static float noise(uint32_t *seed)
 {
@@ -73,30 +74,56 @@ static ob_status fill(trial *t, ob_type type, ob_err *err)
     t->weights[2] = (ob_weight){.name = "test", .type = type, .ne = {COLS, COLS, EXPERTS, 1}, .data = t->w,
                                 .n_bytes = n_bytes, .use = OB_USE_EXPERTS};
     t->weights[3] = t->weights[2]; /* apart, so that the reference does not take it for gate and up in one */
+    t->weights[4] = (ob_weight){.name = "test", .type = type, .ne = {COLS, COLS, 1, 1}, .data = t->w,
+                                .n_bytes = n_bytes / EXPERTS, .use = OB_USE_LINEAR};
+    t->weights[5] = (ob_weight){.name = "test", .type = OB_F32, .ne = {COLS, 1, 1, 1}, .data = t->x,
+                                .n_bytes = COLS * 4, .use = OB_USE_VECTOR};
+    t->weights[6] = (ob_weight){.name = "test", .type = OB_F32, .ne = {COLS, EXPERTS, 1, 1}, .data = t->x,
+                                .n_bytes = (size_t)EXPERTS * COLS * 4, .use = OB_USE_LINEAR};
 out:
     ob_free(plain);
     return s;
 }
 
-static void compose(trial *t)
+static ob_op *add_op(trial *t, ob_op_kind kind)
 {
-    static const int32_t cols[] = {COLS, EXPERTS, USED, USED, COLS};
-    for (int v = 0; v < 5; v++) t->vals[v] = (ob_value){.rows = OB_ROWS_TOK, .cols = cols[v], .name = "test", .output = v == Y};
-    for (int o = 0; o < 4; o++) {
-        for (int i = 0; i < OB_OP_MAX_IN; i++) t->ops[o].in[i] = OB_NONE;
-        for (int i = 0; i < OB_OP_MAX_OUT; i++) t->ops[o].out[i] = OB_NONE;
-        for (int i = 0; i < OB_OP_MAX_W; i++) t->ops[o].w[i] = OB_NONE;
+    ob_op *op = &t->ops[t->prog.n_ops++];
+    *op = (ob_op){.kind = kind};
+    for (int i = 0; i < OB_OP_MAX_IN; i++) op->in[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_OUT; i++) op->out[i] = OB_NONE;
+    for (int i = 0; i < OB_OP_MAX_W; i++) op->w[i] = OB_NONE;
+    return op;
+}
+
+static void add_linear(trial *t, ob_val x, ob_val res, int32_t w, ob_val y)
+{
+    ob_op *op = add_op(t, OB_OP_LINEAR);
+    op->in[0] = x, op->in[1] = res, op->w[0] = w, op->out[0] = y;
+    op->p.linear.n_mat = 1, op->p.linear.scale = 1;
+}
+
+static void compose(trial *t, bool layer)
+{
+    static const int32_t cols[N_VALS] = {COLS, EXPERTS, USED, USED, COLS, COLS, COLS};
+    for (int v = 0; v < N_VALS; v++) t->vals[v] = (ob_value){.rows = OB_ROWS_TOK, .cols = cols[v], .name = "test", .output = v == Y};
+    t->prog = (ob_program){.ops = t->ops, .vals = t->vals, .n_vals = layer ? N_VALS : SUM, .weights = t->weights,
+                           .n_weights = layer ? 7 : 4, .logits = OB_NONE, .embeddings = OB_NONE};
+    ob_op *op;
+    for (int i = 0; i < (layer ? 1 : 2); i++) op = add_op(t, OB_OP_EMBED), op->out[0] = i, op->w[0] = i, op->p.embed.scale = 1;
+    if (layer) {
+        add_linear(t, X, X, 4, SUM);
+        op = add_op(t, OB_OP_RMS_NORM);
+        op->in[0] = SUM, op->w[0] = 5, op->out[0] = NORM, op->p.norm.eps = 1e-5f;
+        add_linear(t, NORM, OB_NONE, 6, LOGITS);
     }
-    ob_op *op = t->ops;
-    for (int i = 0; i < 2; i++, op++) op->kind = OB_OP_EMBED, op->out[0] = i, op->w[0] = i, op->p.embed.scale = 1;
-    op->kind = OB_OP_MOE_ROUTE, op->in[0] = LOGITS, op->out[0] = IDS, op->out[1] = WEIGHTS;
-    op++->p.route = (ob_route_params){.gating = OB_GATING_SOFTMAX, .n_used = USED, .n_group = 1, .n_group_used = 1, .norm = true, .scale = 1};
-    op->kind = OB_OP_MOE_GLU, op->out[0] = Y;
-    for (int k = 0; k < 4; k++) op->in[k] = k < 3 ? (int32_t[]){X, IDS, WEIGHTS}[k] : OB_NONE;
+    op = add_op(t, OB_OP_MOE_ROUTE);
+    op->in[0] = LOGITS, op->out[0] = IDS, op->out[1] = WEIGHTS;
+    op->p.route = (ob_route_params){.gating = OB_GATING_SOFTMAX, .n_used = USED, .n_group = 1, .n_group_used = 1, .norm = true, .scale = 1};
+    op = add_op(t, OB_OP_MOE_GLU);
+    op->out[0] = Y;
+    for (int k = 0; k < 4; k++) op->in[k] = k < 3 ? (int32_t[]){layer ? NORM : X, IDS, WEIGHTS}[k] : layer ? SUM : OB_NONE;
     for (int k = 0; k < 3; k++) op->w[k] = k == 1 ? 3 : 2;
     op->p.moe = (ob_moe_params){.n_used = USED, .act = OB_ACT_SILU};
-    t->prog = (ob_program){.ops = t->ops, .n_ops = 4, .vals = t->vals, .n_vals = 5, .weights = t->weights, .n_weights = 4,
-                           .logits = OB_NONE, .embeddings = OB_NONE};
 }
 
 static ob_step step_of(trial *t, int32_t rows)
@@ -171,7 +198,7 @@ static const struct candidate {
     double most;
 } k_fast[] = {
     {"moe_up_i8", VK_FAST_INT8, {1, 3, FEW_ROWS}, 0.03},
-    {"moe_gemm_up", VK_FAST_COOPMAT, {60, 120, 240, ROWS}, 0.005},
+    {"moe_gemm_up", VK_FAST_COOPMAT, {40, 60, 120, ROWS}, 0.005},
 };
 
 static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
@@ -204,6 +231,30 @@ static ob_status run_tests(vk_dev *d, trial *t, ob_type type, ob_err *err)
     return OB_OK;
 }
 
+/* Norm and router taken into the product before them, against each for itself: only the order of sums differs. */
+static ob_status test_layer(vk_dev *d, trial *t, ob_type type, ob_err *err)
+{
+    static const int32_t rows[] = {1, 5};
+    const unsigned apart = VK_FAST_SUBGROUP | VK_FAST_INT8, all = apart | VK_FAST_FUSED;
+    char name[48];
+    double error, worst = 0;
+    snprintf(name, sizeof name, "matvec_i8_%s_router", vk_type_name(type));
+    if ((d->fast & all) != all || (d->tested[type] & (VK_FAST_INT8 | VK_FAST_FUSED)) != (VK_FAST_INT8 | VK_FAST_FUSED) ||
+        !(d->tested_experts[type] & VK_FAST_INT8) || !vk_kernel_exists(name))
+        return OB_OK;
+    compose(t, true);
+    d->tested_experts[type] |= VK_FAST_FUSED;
+    for (size_t i = 0; i < OB_COUNT(rows); i++) {
+        OB_TRY(run(d, t, rows[i], apart, t->want, err));
+        if (error_of(d, t, rows[i], all, &error, err) == OB_E_DEVICE_LOST) return OB_E_DEVICE_LOST;
+        worst = error <= worst ? worst : error;
+    }
+    if (worst <= 0.01 && !vk_test_fails(name)) return OB_OK;
+    vk_switch_off(d, name, worst);
+    d->tested_experts[type] &= ~(unsigned)VK_FAST_FUSED;
+    return OB_OK;
+}
+
 ob_status vk_test_experts(vk_dev *d, ob_type type, ob_err *err)
 {
     if (type >= OB_COUNT(d->tested_experts) || (d->tested_experts[type] & (unsigned)TESTED)) return OB_OK;
@@ -223,18 +274,21 @@ ob_status vk_test_experts(vk_dev *d, ob_type type, ob_err *err)
         goto out;
     }
     OB_GOTO(fill(t, type, err));
-    compose(t);
+    compose(t, false);
     OB_GOTO(reference(t, err));
-    for (int i = 0; i < 3; i++) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
+    for (int i = 0; i < 7; i++)
+        if (i != 3) OB_GOTO(vk_weight_new(&d->base, &t->weights[i], &t->packed[i], &keeps, err));
     t->packed[3] = t->packed[2];
     OB_GOTO(run_tests(d, t, type, err));
+    OB_GOTO(test_layer(d, t, type, err));
 out:
     vk_testing_end(d, was);
     if (s != OB_OK) d->tested_experts[type] = 0;
     else if (strlen(d->disabled) == n_disabled) vk_verdict_add(d, key, d->tested_experts[type]);
     d->listing = listing;
     if (!vk_tests_wanted()) vk_kernels_forget(d, n_pipes);
-    for (int i = 0; t && i < 3; i++) vk_weight_free(&d->base, t->packed[i]);
+    for (int i = 0; t && i < 7; i++)
+        if (i != 3) vk_weight_free(&d->base, t->packed[i]);
     if (t) {
         ob_free(t->x);
         ob_free(t->logits);

@@ -8,8 +8,10 @@
  *   NORM_IN    x is not normed yet: its f32 rows' sums of squares lie behind its scales, and because a norm's
  *              factor is common to a row it is multiplied to the result
  *   NORM_OUT   beside y it writes y times the next norm's weights as int8, with the sums of squares of y
+ *   -DROUTER=1 with NORM_OUT: also what each block of 32 results adds to the products of a router of N_CLASS rows,
+ *              whose input the norm's result is; see moe_parts.glsl
  *   -DGLU=1    a second matrix of the same shape; writes act(W x) * (W2 x) as int8 only
- * The last two need whole blocks of 32 rows in a workgroup. */
+ * All but the first need whole blocks of 32 rows in a workgroup. */
 #include "common.glsl"
 #include "weight.glsl"
 #if SUBGROUP
@@ -36,6 +38,7 @@ layout(constant_id = 10) const bool NORM_OUT = false;
 layout(constant_id = 11) const uint ACT_FN = 0;
 layout(constant_id = 12) const uint NB = 1; /* times R rows, one after the other */
 layout(constant_id = 13) const bool TURNED = false; /* what goes out as int8 goes through the transform of quant/hadamard.h first */
+layout(constant_id = 14) const uint N_CLASS = 1;
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -50,6 +53,9 @@ layout(push_constant, scalar) uniform Push {
 #if GLU
     U4 w2;
     U1 s2;
+#elif ROUTER
+    F4 router;
+    F1 res;
 #else
     F1 bias, res;
 #endif
@@ -256,6 +262,32 @@ vec4 turn_lanes(vec4 v)
     return b;
 }
 
+#if ROUTER
+/* A block's parts of the router's products: 4 threads a class. The first of a thread's weights are loaded early. */
+shared vec4 normed[RW * NC / 4];
+vec4 early_router[2];
+
+void load_router(uint i, uint first)
+{
+    uint at = (i / 4u * n + first) / 4u + i % 4u * 2u;
+    [[unroll]] for (uint j = 0; j < 2u; j++) early_router[j] = i < N_CLASS * 4u ? router.v[at + j] : vec4(0.0);
+}
+
+void router_parts(uint tid, uint first)
+{
+    for (uint i = tid; i < N_CLASS * 4u; i += WG) {
+        if (i != tid) load_router(i, first);
+        [[unroll]] for (uint c = 0; c < NC; c++) {
+            uint at = c * (RW / 4u) + i % 4u * 2u;
+            float v = dot(early_router[0], normed[at]) + dot(early_router[1], normed[at + 1u]);
+            v += subgroupShuffleXor(v, 1u);
+            v += subgroupShuffleXor(v, 2u);
+            if (i % 4u == 0u && wanted(c)) U1(yd).v[3u * NC * (n / 32u) + (first / 32u * NC + c) * N_CLASS + i / 4u] = floatBitsToUint(v);
+        }
+    }
+}
+#endif
+
 /* Results 4 i .. of the workgroup, which begins at row `first`, also as int8; 8 neighbours hold a block. */
 void finish_four(uint i, uint first)
 {
@@ -276,11 +308,16 @@ void finish_four(uint i, uint first)
 #endif
     }
 #if !GLU
+#if !ROUTER
     if (HAS_BIAS) v += F4(bias).v[e / 4u];
+#endif
     v = v * scale + early_res;
     F4(y).v[(c * n + e) / 4u] = v;
     float square = dot(v, v);
     v *= early_norm;
+#if ROUTER
+    normed[i] = v;
+#endif
     [[unroll]] for (uint m = 1u; m < 8u; m *= 2u) square += subgroupShuffleXor(square, m);
     U1 q = yq;
 #else
@@ -323,6 +360,9 @@ void main()
 #if !GLU
     if (NORM_OUT) load_early(tid, first);
 #endif
+#if ROUTER
+    load_router(tid, first);
+#endif
 #endif
     [[dont_unroll]] for (uint b = 0; b < NB; b++) {
         sum_rows(first + (b * (WG / T) + slot) * R, lane);
@@ -342,6 +382,10 @@ void main()
 #endif
             finish_four(i, first);
         }
+#if ROUTER
+        barrier();
+        router_parts(tid, first);
+#endif
         return;
     }
 #endif
@@ -363,7 +407,9 @@ void main()
 #if ACT == 1
         if (NORM_IN) v *= factor[c];
 #endif
+#if !ROUTER
         if (HAS_BIAS) v += bias.v[row];
+#endif
         v *= scale;
         if (HAS_RES) v += res.v[c * n + row];
         y.v[c * n + row] = v;

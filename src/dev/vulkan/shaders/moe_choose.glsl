@@ -85,8 +85,8 @@ void drop_groups()
 /* The softmax's own sum cancels when the weights are divided by theirs, and does not change the order. */
 const bool SHORT = GATING == 1u && NORM && !HAS_BIAS && !HAS_TABLE && N_GROUP == 1u;
 
-/* The best N_USED classes to route_id, their weights to route_w. */
-void choose(F1 bias, I1 table, int token)
+/* The best N_USED classes to route_id, and if asked for their weights to route_w. */
+void choose(F1 bias, I1 table, int token, bool weights)
 {
     uint tid = gl_LocalInvocationID.x;
     if (!SHORT) gate_classes();
@@ -106,7 +106,7 @@ void choose(F1 bias, I1 table, int token)
         for (uint i = tid; i < N_CLASS; i += WG) {
             float c = route_c[i / 4u][i % 4u];
             uint rank = 0u;
-            [[unroll]] for (uint q = 0u; q < (N_CLASS + 3u) / 4u; q++) {
+            [[dont_unroll]] for (uint q = 0u; q < (N_CLASS + 3u) / 4u; q++) {
                 vec4 d = route_c[q];
                 [[unroll]] for (uint k = 0u; k < 4u; k++) rank += d[k] > c || (d[k] == c && q * 4u + k < i) ? 1u : 0u;
             }
@@ -116,17 +116,18 @@ void choose(F1 bias, I1 table, int token)
         }
     }
     barrier();
-    float w[N_USED], sum = 0.0;
-    [[unroll]] for (uint j = 0u; j < N_USED; j++) w[j] = route_w[j];
+    if (!weights) return;
     if (SHORT) {
-        float top = w[0];
-        [[unroll]] for (uint j = 0u; j < N_USED; j++) w[j] = route_id[j] < N_CLASS ? exp(w[j] - top) : 0.0;
+        float top = route_w[0];
+        barrier();
+        for (uint j = tid; j < N_USED; j += WG) route_w[j] = route_id[j] < N_CLASS ? exp(route_w[j] - top) : 0.0;
+        barrier();
     }
-    [[unroll]] for (uint j = 0u; j < N_USED; j++) sum += w[j];
+    float sum = 0.0;
+    [[dont_unroll]] for (uint j = 0u; j < N_USED; j++) sum += route_w[j];
     float scale = NORM ? SCALE / max(sum, 6.103515625e-5) : SCALE;
     barrier();
-    [[unroll]] for (uint j = 0u; j < N_USED; j++)
-        if (tid == j % WG) route_w[j] = w[j] * scale;
+    for (uint j = tid; j < N_USED; j += WG) route_w[j] *= scale;
     barrier();
 }
 

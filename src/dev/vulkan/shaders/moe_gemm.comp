@@ -115,17 +115,17 @@ void main()
         if (kt + BK < K) {
             LOAD(kt + BK)
         }
-        if (wm < t.z)
-            [[unroll]] for (uint kk = 0; kk < BK / 16u; kk++) {
-                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> ma[CM];
-                [[unroll]] for (uint i = 0; i < CM; i++)
-                    coopMatLoad(ma[i], sa, oa + (wm + i * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (uint j = 0; j < CN; j++) {
-                    coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> mb;
-                    coopMatLoad(mb, sb, ob + (wn + j * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutColumnMajor);
-                    [[unroll]] for (uint i = 0; i < CM; i++) acc[i * CN + j] = coopMatMulAdd(ma[i], mb, acc[i * CN + j]);
-                }
+        [[unroll]] for (uint kk = 0; kk < BK / 16u; kk++) {
+            coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB> mb[CN];
+            [[unroll]] for (uint j = 0; j < CN; j++)
+                coopMatLoad(mb[j], sb, ob + (wn + j * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutColumnMajor);
+            [[unroll]] for (uint i = 0; i < CM; i++) {
+                if (wm + i * 16u >= t.z) break; /* nobody's rows */
+                coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> ma;
+                coopMatLoad(ma, sa, oa + (wm + i * 16u) * VS + kk * 2u, VS, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (uint j = 0; j < CN; j++) acc[i * CN + j] = coopMatMulAdd(ma, mb[j], acc[i * CN + j]);
             }
+        }
         if (STAGES == 2u) stage ^= 1u;
     }
 

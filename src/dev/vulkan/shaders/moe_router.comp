@@ -2,8 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 /* From a layer's values to its experts in one: RMS norm of the row (also in the form that the experts read),
  * the router's product, the choice. A workgroup takes some classes of a row, a subgroup a class at a time,
- * and some of the columns of the norm. The last workgroup of a row to finish chooses, and with TILE the last
- * row's sorts the pairs of all rows. */
+ * and some of the columns of the norm. The last workgroup of a row to finish chooses. */
 #include "common.glsl"
 #include "form.glsl"
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -15,13 +14,10 @@ layout(constant_id = 4) const uint N_GROUP = 1;
 layout(constant_id = 5) const uint N_GROUP_USED = 1;
 layout(constant_id = 6) const uint FLAGS = 0; /* 1: normalise, 2: bias */
 layout(constant_id = 7) const float SCALE = 1.0;
-layout(constant_id = 8) const uint N_EXPERT = 1;
-layout(constant_id = 9) const uint TILE = 0;
-layout(constant_id = 11) const uint PAD = 1;
-layout(constant_id = 12) const uint SG = 32; /* subgroup size */
-layout(constant_id = 13) const uint K = 128;
-layout(constant_id = 14) const bool HAS_NORM = false; /* else x is what the router reads */
-layout(constant_id = 15) const bool CHOOSES = true;   /* else the reader of the logits does */
+layout(constant_id = 8) const uint SG = 32; /* subgroup size */
+layout(constant_id = 9) const uint K = 128;
+layout(constant_id = 11) const bool HAS_NORM = false; /* else x is what the router reads */
+layout(constant_id = 12) const bool CHOOSES = true;   /* else the reader of the logits does */
 
 const bool NORM = (FLAGS & 1u) != 0u, HAS_BIAS = (FLAGS & 2u) != 0u, HAS_TABLE = false;
 
@@ -29,9 +25,7 @@ const bool NORM = (FLAGS & 1u) != 0u, HAS_BIAS = (FLAGS & 2u) != 0u, HAS_TABLE =
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer C1 { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Count { uint v[]; };
 #define RouteOut C1
-#define SortIds C1
 #include "moe_choose.glsl"
-#include "moe_sort.glsl"
 
 layout(push_constant, scalar) uniform Push {
     Params pr;
@@ -42,9 +36,7 @@ layout(push_constant, scalar) uniform Push {
     F1 bias;
     U1 fq;
     U2 fd;
-    MoeTable table;
-    U1 row_of, place_of;
-    Count done; /* [0] rows, [1 + row] workgroups; 0 between steps */
+    Count done; /* [row]: workgroups that have finished; 0 between steps */
     float eps;
 };
 
@@ -76,15 +68,15 @@ float class_logit(uint row, uint c, out float r)
     return subgroupAdd(sum) * r;
 }
 
-bool is_last(uint slot, uint n)
+bool is_last(uint row)
 {
     memoryBarrierBuffer();
     barrier();
-    if (gl_LocalInvocationID.x == 0u) s_order = atomicAdd(done.v[slot], 1u);
+    if (gl_LocalInvocationID.x == 0u) s_order = atomicAdd(done.v[row], 1u);
     barrier();
-    if (s_order + 1u != n) return false;
+    if (s_order + 1u != gl_NumWorkGroups.x) return false;
     memoryBarrierBuffer();
-    if (gl_LocalInvocationID.x == 0u) done.v[slot] = 0u;
+    if (gl_LocalInvocationID.x == 0u) done.v[row] = 0u;
     return true;
 }
 
@@ -111,12 +103,10 @@ void main()
             barrier();
         }
     }
-    if (!CHOOSES || !is_last(1u + row, n_part)) return;
+    if (!CHOOSES || !is_last(row)) return;
     for (uint i = tid; i < N_CLASS; i += WG) route_p[i] = logits.v[row * N_CLASS + i];
     barrier();
     I1 none;
-    choose(bias, none, 0);
+    choose(bias, none, 0, true);
     store_choice(row, ids, weights);
-    if (TILE == 0u || !is_last(0u, n_rows)) return;
-    sort_pairs(ids, n_rows * N_USED, table, row_of, place_of);
 }
