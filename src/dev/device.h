@@ -67,6 +67,7 @@ typedef struct ob_dev_info {
     uint64_t max_buffer_bytes;
     int32_t max_tok;      /* most tokens of a step */
     int32_t good_tok;     /* tokens of a step that use it well, where prompts are long; 0: as good as any */
+    int32_t max_experts;  /* most experts of a weight; 0: any number */
     uint64_t n_submits;   /* of an open device: pieces of work handed to it; 0 where nobody counts */
     bool available;       /* false: see reason */
     char reason[256];     /* why it is not available, or what was switched off (disabled kernels) */

@@ -33,11 +33,13 @@ static bool same_shape(const ob_weight *a, const ob_weight *b)
 }
 
 /* The pool of a layer whose matrices have these shapes, made if it is not there. */
-static ob_status pool_of(ob_experts *x, int32_t place, ob_dev *dev, const ob_weight *desc, int32_t *out, ob_err *err)
+static ob_status pool_of(ob_experts *x, int32_t place, ob_dev *dev, const ob_weight *desc, int32_t n_expert, int32_t *out, ob_err *err)
 {
+    ob_dev_info info;
+    dev->api->describe(dev, &info);
     for (int32_t i = 0; i < x->n_pools; i++) {
         expert_pool *p = &x->pools[i];
-        bool same = p->place == place;
+        bool same = p->place == place && (!info.max_experts || p->n_experts + n_expert <= info.max_experts);
         for (int k = 0; k < EXPERT_MATS; k++) same = same && same_shape(&p->desc[k], &desc[k]);
         *out = i;
         if (same) return OB_OK;
@@ -47,8 +49,6 @@ static ob_status pool_of(ob_experts *x, int32_t place, ob_dev *dev, const ob_wei
                           "leaves them to the CPU", dev->api->kind);
     expert_pool *p = &x->pools[x->n_pools];
     *p = (expert_pool){.place = place};
-    ob_dev_info info;
-    dev->api->describe(dev, &info);
     p->threads = info.caps & OB_DEV_HOST_MEMORY;
     for (int k = 0; k < EXPERT_MATS; k++) {
         p->desc[k] = desc[k];
@@ -82,7 +82,7 @@ static ob_status add_layer(ob_experts *x, const ob_program *prog, int32_t op, in
             return ob_err_set(err, OB_E_UNSUPPORTED, "tensor %s is not read as it is in the file, so its experts cannot be "
                               "streamed", desc[k].name);
     }
-    OB_TRY(pool_of(x, place, dev, desc, &l->pool, err));
+    OB_TRY(pool_of(x, place, dev, desc, l->n_expert, &l->pool, err));
     expert_pool *p = &x->pools[l->pool];
     p->n_experts += l->n_expert;
     p->n_used = OB_MAX(p->n_used, prog->ops[op].p.moe.n_used);

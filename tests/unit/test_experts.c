@@ -94,7 +94,7 @@ static void test_direct_of_a_changed_file(void **state)
 typedef struct run {
     const char *path, *device;
     int64_t n_slots;
-    int32_t n_seq, n_cpu_moe;
+    int32_t n_seq, n_cpu_moe, n_ubatch;
     bool no_guess;
 } run;
 
@@ -110,7 +110,7 @@ static ob_status open_model(const run *r, ob_ctx **c, ob_err *err)
     p.fallback = true;
     p.n_seq = r->n_seq ? r->n_seq : 1;
     p.n_ctx = 128;
-    p.n_ubatch = 64;
+    p.n_ubatch = r->n_ubatch ? r->n_ubatch : 64;
     p.n_threads = 2;
     return ob_ctx_new(&p, c, err);
 }
@@ -213,6 +213,30 @@ static void test_from_a_package(void **state)
     remove(package);
 }
 
+/* Slots in the memory of a device that host threads may not write to, and beside those of the CPU. */
+static void test_on_vulkan(void **state)
+{
+    (void)state;
+    ob_dev *dev;
+    ob_expert_stats st;
+    ob_err err;
+    if (ob_dev_open("lavapipe", &(ob_dev_options){0}, &dev, &err) != OB_OK) skip();
+    ob_dev_close(dev);
+    /* Kernels differ by the number of rows, so both runs have steps of equal size. */
+    static const struct { const char *name; int64_t n_slots; int32_t n_ubatch; } models[] = {
+        {"qwen3moe", 8, 0}, {"qwen3moe-q-Q4_K_M", 4, 1}, {"qwen3moe-q-MXFP4_MOE", 4, 1}};
+    for (size_t m = 0; m < OB_COUNT(models); m++) {
+        char path[512];
+        snprintf(path, sizeof path, GOLDEN "%s.gguf", models[m].name);
+        check_equal(&(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch},
+                    &(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch, .n_slots = models[m].n_slots},
+                    &st);
+    }
+    const char *path = GOLDEN "qwen3moe.gguf";
+    check_equal(&(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_ubatch = 1},
+                &(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_slots = 9}, &st);
+}
+
 /* What cannot be done is said before anything is loaded, with what would be enough. */
 static void test_too_few_slots(void **state)
 {
@@ -257,7 +281,7 @@ int main(void)
         cmocka_unit_test(test_direct_reads),     cmocka_unit_test(test_direct_of_a_changed_file),
         cmocka_unit_test(test_same_with_few_slots), cmocka_unit_test(test_several_sequences),
         cmocka_unit_test(test_from_a_package),   cmocka_unit_test(test_too_few_slots),
-        cmocka_unit_test(test_file_lost),
+        cmocka_unit_test(test_file_lost),        cmocka_unit_test(test_on_vulkan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

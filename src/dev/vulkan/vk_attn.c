@@ -280,7 +280,7 @@ ob_status vk_attn_grid(ob_dev_plan *p, vk_dispatch *s, const vk_indirect *like, 
 static ob_status add_split(ob_dev_plan *p, int32_t i, vk_dispatch *s, ob_err *err)
 {
     const ob_op *op = &p->prog.ops[i];
-    const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
+    const VkDeviceAddress part = p->work.addr + p->part_off, count = p->counts.addr;
     vk_writes(s, part, vk_attn_scratch(p, op));
     vk_writes(s, count, vk_attn_counters(p, op));
     s->push.a[7] = part;

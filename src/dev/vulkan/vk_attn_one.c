@@ -148,7 +148,7 @@ ob_status vk_attn_one_add(ob_dev_plan *p, int32_t i, const vk_heads *h, vk_when 
     const vk_form plain = vk_plain_form(p, op->out[0], i, &only), any = vk_wanted_form(p, op->out[0], i, VK_FORM_ANY);
     const vk_form wanted = when == VK_ALWAYS ? any : plain, form = wanted == VK_FORM_F16 || a->v_dim % 32 == 0 ? wanted : VK_FORM_F32;
     const bool write_y = !(form == plain ? only : vk_only_form(p, op->out[0], i, form));
-    const VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
+    const VkDeviceAddress part = p->work.addr + p->part_off, count = p->counts.addr;
     const vk_pipe *pipe;
     OB_TRY(get_kernel(p, op, h, form, write_y, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);

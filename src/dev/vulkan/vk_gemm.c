@@ -185,7 +185,7 @@ ob_status vk_gemm_add(ob_dev_plan *p, int32_t i, int m, ob_err *err)
     s->grid[2] = split;
     s->cut = 2;
     if (split == 1) return OB_OK;
-    VkDeviceAddress part = p->work.addr + p->part_off, count = p->work.addr + p->count_off;
+    VkDeviceAddress part = p->work.addr + p->part_off, count = p->counts.addr;
     for (int before = 0; before < m; before++) {
         part += part_bytes(p, op, before);
         count += count_bytes(p, op, before);

@@ -126,6 +126,7 @@ typedef struct vk_shader {
 } vk_shader;
 extern const vk_shader vk_shaders[]; /* made by the build; ends with a NULL name */
 
+enum { VK_MAX_EXPERTS = 1024 }; /* of a mixture: a workgroup sorts by them */
 enum { VK_MAX_SPEC = 28 };
 typedef struct vk_pipe {
     const vk_shader *shader;
@@ -212,6 +213,7 @@ typedef struct vk_dev {
     VkSemaphore timeline;
     uint64_t last; /* value of the newest submit */
     vk_block *blocks[VK_MEM_KINDS];
+    struct vk_work *works;
     uint64_t block_bytes[VK_MEM_KINDS]; /* of a usual block */
     uint64_t max_alloc_bytes;           /* the driver's, or less (OB_VK_MAX_ALLOC_MB) */
     uint64_t stage_bytes;               /* VK_STAGE_BYTES, or less where buffers must be small */
@@ -284,7 +286,8 @@ ob_status vk_weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **out, b
                         ob_err *err);
 void vk_weight_free(ob_dev *d, ob_dev_weight *w);
 ob_type vk_stored_type(const vk_dev *d, const ob_weight *desc); /* of a matrix here */
-uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc); /* that it will take here */
+ob_status vk_weight_write(ob_dev *d, ob_dev_weight *w, int64_t expert, const void *data, ob_err *err);
+uint64_t vk_weight_bytes(const ob_dev *d, const ob_weight *desc); /* that it will take here */
 
 /* --- vk_kernels.c ----------------------------------------------------------------------------- */
 ob_status vk_kernels_init(vk_dev *d, ob_err *err);
@@ -408,6 +411,13 @@ typedef struct vk_router_parts {
     uint32_t nu;        /* blocks of 32 columns */
 } vk_router_parts;
 
+/* Memory for what a step writes. Steps of a device run one after the other, so all plans may have the same. */
+typedef struct vk_work {
+    vk_mem mem;
+    int32_t n_plans; /* that use it; the last one frees it */
+    struct vk_work *next;
+} vk_work;
+
 struct ob_dev_plan {
     vk_dev *dev;
     ob_arena arena;
@@ -418,10 +428,11 @@ struct ob_dev_plan {
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx, n_slots, max_pages;
     unsigned fast;          /* kernels this plan may use */
-    vk_mem work;            /* values, scratch */
+    vk_mem work;            /* values, scratch; not its own: of `shared` */
+    vk_work *shared;
+    vk_mem counts;          /* counters of workgroups that have finished, 0 between steps */
     uint64_t form_off[2];   /* after the values: activations in the form the next product reads */
     uint64_t part_off;      /* after that: partial sums of products and attention */
-    uint64_t count_off;     /* after that: counters of workgroups that have finished, 0 between steps */
     uint64_t moe_off;       /* after that: tables and hidden layers of a mixture */
     int32_t chosen_by;      /* the mixture that makes its own choice, or OB_NONE, while the list is made */
     ob_val sorted_of;       /* the ids whose pairs are sorted there, or OB_NONE, while the list is made */
@@ -540,7 +551,7 @@ void vk_forget_form(ob_dev_plan *p, ob_val v); /* v was written anew */
 bool vk_gemm_fits(const ob_dev_plan *p, const ob_op *op, int m);
 uint64_t vk_gemm_form(const ob_dev_plan *p, const ob_op *op);     /* bytes of its activations */
 uint64_t vk_gemm_parts(const ob_dev_plan *p, const ob_op *op);    /* bytes at part_off */
-uint64_t vk_gemm_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
+uint64_t vk_gemm_counters(const ob_dev_plan *p, const ob_op *op); /* bytes of counts */
 ob_status vk_gemm_add(ob_dev_plan *p, int32_t op, int m, ob_err *err);
 /* Op i of two matrices and the GLU after it. */
 bool vk_gemm_fits_glu(const ob_dev_plan *p, int32_t i);
@@ -581,7 +592,7 @@ ob_status vk_rope_table_get(ob_dev_plan *p, const ob_rope_params *r, const ob_de
                             const vk_rope_table **out, ob_err *err);
 ob_status vk_rope_table_of(ob_dev_plan *p, const ob_op *rope, const vk_rope_table **out, ob_err *err);
 uint64_t vk_attn_scratch(const ob_dev_plan *p, const ob_op *op);
-uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes at count_off */
+uint64_t vk_attn_counters(const ob_dev_plan *p, const ob_op *op); /* bytes of counts */
 /* Tokens of one segment of a split attention: depends on the context length alone. */
 uint32_t vk_attn_segment(int32_t max_ctx);
 /* The plan's indirect grid like this one, for dispatch s. */
@@ -629,7 +640,7 @@ bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why);
 ob_status vk_route_add(ob_dev_plan *p, int32_t op, ob_err *err);
 /* Where op i begins [norm,] router, choice, and one kernel can do them: adds these *n_ops ops. Else *n_ops is 0. */
 ob_status vk_router_add(ob_dev_plan *p, int32_t i, int32_t *n_ops, ob_err *err);
-uint64_t vk_route_counters(const ob_dev_plan *p);               /* bytes at count_off */
+uint64_t vk_route_counters(const ob_dev_plan *p);               /* bytes of counts */
 uint64_t vk_route_form(const ob_dev_plan *p, int32_t op);       /* bytes of the form with the router's parts */
 /* Ops n .. n + 3 are a norm, the router, the choice and the experts, and what writes the norm's input may leave the
  * router's parts for the others. */

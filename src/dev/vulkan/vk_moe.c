@@ -23,7 +23,6 @@
 enum {
     SORT_ROWS = 64, /* up to here the choice sorts too */
     SORT_WG = 1024,
-    MAX_EXPERTS = 1024,
     BLOCK = 32,     /* hidden columns of a workgroup of moe_up */
     LIST_PAIRS = 1024, /* pairs a workgroup of moe_up looks through at a time */
     GEMM_PAD = 16,  /* rows of a matrix */
@@ -200,7 +199,7 @@ vk_form vk_moe_form(const ob_dev_plan *p, const ob_op *op)
 
 bool vk_route_fits(const ob_program *p, const ob_op *op, const char **why)
 {
-    *why = p->vals[op->in[0]].cols > MAX_EXPERTS ? "too many experts to choose from" : NULL;
+    *why = p->vals[op->in[0]].cols > VK_MAX_EXPERTS ? "too many experts to choose from" : NULL;
     return !*why;
 }
 
@@ -209,7 +208,7 @@ bool vk_moe_fits(const ob_program *p, const ob_op *op, const char **why)
     *why = NULL;
     if (p->vals[op->in[0]].rows != OB_ROWS_TOK) *why = "experts of other rows than tokens";
     else if (p->vals[op->in[0]].cols % 32) *why = "experts of rows that are no multiple of 32 wide";
-    else if (p->weights[op->w[2]].ne[2] > MAX_EXPERTS) *why = "too many experts";
+    else if (p->weights[op->w[2]].ne[2] > VK_MAX_EXPERTS) *why = "too many experts";
     for (int k = 0; k < 3; k++)
         if (op->w[k] != OB_NONE && !ob_type_get(p->weights[op->w[k]].type)->dequant) *why = "no matrix product for its type";
     if (op->w[1] != OB_NONE && p->weights[op->w[0]].hadamard != p->weights[op->w[1]].hadamard) *why = "gate and up of which one alone is rotated";
@@ -291,9 +290,9 @@ ob_status vk_route_add(ob_dev_plan *p, int32_t i, ob_err *err)
     s->push.a[7] = scratch(p);
     vk_push_addr(&s->push, 0, scratch(p) + m.row_of);
     vk_push_addr(&s->push, 2, scratch(p) + m.place_of);
-    vk_push_addr(&s->push, 4, p->work.addr + p->count_off);
+    vk_push_addr(&s->push, 4, p->counts.addr);
     vk_writes(s, scratch(p), m.hid);
-    vk_writes(s, p->work.addr + p->count_off, 4);
+    vk_writes(s, p->counts.addr, 4);
     p->sorted_of = op->out[0];
     return OB_OK;
 }
@@ -403,7 +402,7 @@ static ob_status add_router(ob_dev_plan *p, int32_t i, const router *r, ob_err *
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return no_memory(err);
     const ob_val out[4] = {r->norm ? r->norm->out[0] : OB_NONE, r->product->out[0], r->route->out[0], r->route->out[1]};
-    const uint64_t count = p->work.addr + p->count_off;
+    const uint64_t count = p->counts.addr;
     read_value(p, s, r->x);
     for (int k = 0; k < 4; k++)
         if (out[k] != OB_NONE) {

@@ -215,7 +215,8 @@ static ob_status send_array(vk_dev *d, const ob_weight *desc, const ob_dev_weigh
     return send(d, &p, &w->mem, off, err);
 }
 
-static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, ob_err *err)
+/* Rows of desc to the rows of the weight from row0 on. */
+static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, uint64_t row0, ob_err *err)
 {
     packing p = {.desc = desc, .type = w->type, .fill = fill_floats, .n = (uint64_t)desc->ne[1],
                  .item_bytes = (uint64_t)w->nu * UNIT * (w->type == OB_F32 ? 4 : 2)};
@@ -227,7 +228,7 @@ static ob_status send_floats(vk_dev *d, const ob_weight *desc, const ob_dev_weig
         p.scratch = ob_reallocarray(NULL, n_threads * (size_t)desc->ne[0], sizeof *p.scratch);
         if (!p.scratch) return ob_err_set(err, OB_E_NO_MEMORY, "no memory to unpack a row");
     }
-    const ob_status s = send(d, &p, &w->mem, 0, err);
+    const ob_status s = send(d, &p, &w->mem, row0 * p.item_bytes, err);
     ob_free(p.scratch);
     return s;
 }
@@ -254,12 +255,30 @@ static uint64_t matrix_sizes(ob_type type, int64_t cols, int64_t rows, uint64_t 
     return all;
 }
 
-uint64_t vk_weight_bytes(const vk_dev *d, const ob_weight *desc)
+uint64_t vk_weight_bytes(const ob_dev *dev, const ob_weight *desc)
 {
+    const vk_dev *d = (const vk_dev *)dev;
     uint64_t size[4];
     if (desc->use == OB_USE_TABLE) return desc->n_bytes;
     if (desc->use == OB_USE_VECTOR) return (uint64_t)(desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3]) * 4;
     return matrix_sizes(vk_stored_type(d, desc), desc->ne[0], desc->ne[1] * OB_MAX(desc->ne[2], 1), size);
+}
+
+/* The rows of desc to the rows of the weight from row0 on. A row of Q6_K is whole super-blocks, so whole bytes of every
+ * array. */
+static ob_status send_rows(vk_dev *d, const ob_weight *desc, const ob_dev_weight *w, uint64_t row0, ob_err *err)
+{
+    const layout l = layout_of(w->type);
+    const uint64_t row = ob_type_row_bytes(desc->type, desc->ne[0]), u0 = row0 * (uint64_t)w->nu;
+    const uint64_t base = w->mem.addr;
+    if (is_float(w->type)) return send_floats(d, desc, w, row0, err);
+    if (w->type == OB_Q4_K || w->type == OB_Q5_K)
+        return send(d, &(packing){.desc = desc, .fill = fill_bytes, .n = row * (uint64_t)desc->ne[1], .item_bytes = 1}, &w->mem,
+                    row0 * row, err);
+    OB_TRY(send_array(d, desc, w, ARRAY_W, u0 * (uint64_t)l.w, 8 * (uint64_t)l.w, err));
+    OB_TRY(send_array(d, desc, w, ARRAY_S, w->s - base + u0 * (uint64_t)l.s, 8 * (uint64_t)l.s, err));
+    if (l.h) OB_TRY(send_array(d, desc, w, ARRAY_H, w->h - base + u0 * (uint64_t)l.h, 8 * (uint64_t)l.h, err));
+    return l.z8 ? send_array(d, desc, w, ARRAY_Z, w->z - base + u0 / 8 * (uint64_t)l.z8, (uint64_t)l.z8, err) : OB_OK;
 }
 
 /* The matrix where it lies, if it is kept as in the file and the driver can use those pages: *done. What a test made
@@ -268,7 +287,7 @@ static ob_status use_in_place(vk_dev *d, const ob_weight *desc, ob_dev_weight *w
 {
     const bool as_is = w->type == OB_Q4_K || w->type == OB_Q5_K || (is_float(w->type) && w->type == desc->type && desc->ne[0] % UNIT == 0);
     *done = false;
-    if (!d->import || d->testing || !as_is) return OB_OK;
+    if (!desc->data || !d->import || d->testing || !as_is) return OB_OK;
     ob_err why;
     const ob_status s = vk_mem_import(d, desc->data, n_bytes, &w->mem, &why);
     if (s == OB_OK) {
@@ -287,11 +306,10 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
 {
     const size_t row = desc->ne[0] > 0 ? ob_type_row_bytes(desc->type, desc->ne[0]) : 0;
     if (!ob_type_get(desc->type)->dequant || row == 0 || desc->ne[1] < 1 ||
-        desc->ne[2] * desc->ne[3] != 1 || desc->n_bytes / row < (uint64_t)desc->ne[1])
+        desc->ne[2] * desc->ne[3] != 1 || (desc->data && desc->n_bytes / row < (uint64_t)desc->ne[1]))
         return ob_err_set(err, OB_E_FORMAT, "shape or size does not fit its type");
     w->type = vk_stored_type(d, desc);
     w->nu = ob_div_up(desc->ne[0], UNIT);
-    const layout l = layout_of(w->type);
     uint64_t size[4], off[5] = {0};
     (void)matrix_sizes(w->type, desc->ne[0], desc->ne[1], size);
     for (int i = 0; i < 4; i++) {
@@ -308,14 +326,7 @@ static ob_status make_matrix(vk_dev *d, const ob_weight *desc, ob_dev_weight *w,
     w->s = w->mem.addr + off[1];
     w->h = w->mem.addr + off[2];
     w->z = w->mem.addr + off[3];
-    if (is_float(w->type)) return send_floats(d, desc, w, err);
-    if (w->type == OB_Q4_K || w->type == OB_Q5_K)
-        return send(d, &(packing){.desc = desc, .fill = fill_bytes, .n = row * (uint64_t)desc->ne[1], .item_bytes = 1}, &w->mem,
-                    0, err);
-    OB_TRY(send_array(d, desc, w, ARRAY_W, 0, 8 * (uint64_t)l.w, err));
-    OB_TRY(send_array(d, desc, w, ARRAY_S, off[1], 8 * (uint64_t)l.s, err));
-    if (l.h) OB_TRY(send_array(d, desc, w, ARRAY_H, off[2], 8 * (uint64_t)l.h, err));
-    return l.z8 ? send_array(d, desc, w, ARRAY_Z, off[3], (uint64_t)l.z8, err) : OB_OK;
+    return desc->data ? send_rows(d, desc, w, 0, err) : OB_OK;
 }
 
 static ob_status make_vector(vk_dev *d, const ob_weight *desc, ob_dev_weight *w, ob_err *err)
@@ -378,6 +389,16 @@ out:
     else
         *out = w;
     return s;
+}
+
+ob_status vk_weight_write(ob_dev *dev, ob_dev_weight *w, int64_t expert, const void *data, ob_err *err)
+{
+    ob_weight one = w->desc;
+    if (one.use != OB_USE_EXPERTS || expert < 0 || expert >= one.ne[2])
+        return ob_err_set(err, OB_E_INVALID, "expert %lld of %lld", (long long)expert, (long long)one.ne[2]);
+    one.ne[2] = 1;
+    one.data = data;
+    return send_rows(vk_of(dev), &one, w, (uint64_t)(expert * one.ne[1]), err);
 }
 
 void vk_weight_free(ob_dev *dev, ob_dev_weight *w)

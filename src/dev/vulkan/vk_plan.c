@@ -84,9 +84,9 @@ bool vk_supports(const ob_dev *dev, const ob_program *p, int32_t i, char *why, s
     if (!has_kernels(dev, p, i, why, cap)) return false;
     for (int k = 0; k < OB_OP_MAX_W; k++) {
         const int32_t w = p->ops[i].w[k];
-        if (w == OB_NONE || vk_weight_bytes(d, &p->weights[w]) <= vk_max_buffer(d)) continue;
+        if (w == OB_NONE || vk_weight_bytes(&d->base, &p->weights[w]) <= vk_max_buffer(d)) continue;
         snprintf(why, cap, "%.60s takes %llu MiB, this driver allows buffers of %llu MiB", p->weights[w].name,
-                 (unsigned long long)(vk_weight_bytes(d, &p->weights[w]) >> 20), (unsigned long long)(vk_max_buffer(d) >> 20));
+                 (unsigned long long)(vk_weight_bytes(&d->base, &p->weights[w]) >> 20), (unsigned long long)(vk_max_buffer(d) >> 20));
         return false;
     }
     /* The verdict is kept in the device, which is the caller's alone. */
@@ -612,6 +612,37 @@ static ob_status bind(ob_dev_plan *p, const ob_plan_bindings *b, ob_err *err)
     return OB_OK;
 }
 
+/* A workspace of at least n bytes: one that is there, else a new one. */
+static ob_status work_take(vk_dev *d, uint64_t n, vk_work **out, ob_err *err)
+{
+    vk_work *w = d->works;
+    while (w && w->mem.size < n) w = w->next;
+    if (!w) {
+        w = ob_calloc(1, sizeof *w);
+        if (!w) return no_memory(err);
+        const ob_status s = vk_mem_new(d, VK_MEM_DEVICE, n, &w->mem, err);
+        if (s != OB_OK) {
+            ob_free(w);
+            return s;
+        }
+        w->next = d->works;
+        d->works = w;
+    }
+    w->n_plans++;
+    *out = w;
+    return OB_OK;
+}
+
+static void work_give(vk_dev *d, vk_work *w)
+{
+    if (!w || --w->n_plans) return;
+    vk_work **at = &d->works;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+    vk_mem_free(d, &w->mem);
+    ob_free(w);
+}
+
 /* The workspace, with scratch behind the values; the parameters of a step. */
 static ob_status set_memory(ob_dev_plan *p, ob_err *err)
 {
@@ -645,10 +676,13 @@ static ob_status set_memory(ob_dev_plan *p, ob_err *err)
     p->form_off[0] = ob_align_up(p->prog.workspace_bytes, 256);
     p->form_off[1] = p->form_off[0] + form;
     p->part_off = p->form_off[1] + form;
-    p->count_off = ob_align_up(p->part_off + part, 256);
-    p->moe_off = ob_align_up(p->count_off + count, 256);
-    OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, p->moe_off + moe, &p->work, err));
-    if (count) OB_TRY(vk_zero(p->dev, &p->work, p->count_off, count, err));
+    p->moe_off = ob_align_up(p->part_off + part, 256);
+    OB_TRY(work_take(p->dev, p->moe_off + moe, &p->shared, err));
+    p->work = p->shared->mem;
+    if (count) {
+        OB_TRY(vk_mem_new(p->dev, VK_MEM_DEVICE, count, &p->counts, err));
+        OB_TRY(vk_zero(p->dev, &p->counts, 0, count, err));
+    }
     const uint64_t n_tok = (uint64_t)p->prog.max_tok;
     p->tok_off = ob_align_up(sizeof(vk_params), 64);
     p->pos_off = p->tok_off + n_tok * 4;
@@ -744,7 +778,8 @@ void vk_plan_free(ob_dev *dev, ob_dev_plan *p)
     vk_mem_free(d, &p->results);
     vk_mem_free(d, &p->inputs);
     vk_mem_free(d, &p->params);
-    vk_mem_free(d, &p->work);
+    vk_mem_free(d, &p->counts);
+    work_give(d, p->shared);
     ob_free(p->steps);
     ob_arena_deinit(&p->arena);
     ob_free(p);

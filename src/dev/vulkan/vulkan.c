@@ -111,6 +111,7 @@ static void vulkan_describe(const ob_dev *dev, ob_dev_info *out)
     fill_info(out, d->lib, d->index, dev->api->kind,
               d->base.api == &ob_dev_lavapipe ? d->index - first_soft(d->lib) : d->index);
     out->n_submits = d->n_submits;
+    out->max_experts = VK_MAX_EXPERTS;
     out->max_buffer_bytes = vk_max_buffer(d);
     if (!(d->fast & VK_FAST_SAMPLE)) out->caps &= ~(uint32_t)OB_DEV_SAMPLE;
     if (d->fast & VK_FAST_ATTN) out->caps |= OB_DEV_HALF_ATTN;
@@ -425,6 +426,7 @@ static void *buffer_map(ob_dev *dev, ob_dev_buf *b)
     .buffer_free = buffer_free, .buffer_write = buffer_write, .buffer_read = buffer_read, \
     .buffer_copy = buffer_copy, .buffer_zero = buffer_zero, .buffer_map = buffer_map, \
     .supports = vk_supports, .weight_new = vk_weight_new, .weight_free = vk_weight_free, \
+    .weight_write = vk_weight_write, .weight_bytes = vk_weight_bytes, \
     .plan_new = vk_plan_new, .plan_free = vk_plan_free, .submit = vk_submit, .wait = vk_wait, \
 .write_input = vk_write_input, \
     .read_output = vk_read_output, .profile = vk_profile_read
