@@ -339,15 +339,36 @@ def twin(model, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("prompt", ["What is the capital of France?", "Write a short poem about the sea.",
-                                    "Explain how a bicycle stays upright."])
+PROMPTS = ["What is the capital of France?", "Write a short poem about the sea.", "Explain how a bicycle stays upright."]
+
+
+def reply(path, prompt, *options, n=256):
+    """Everything of a reply but its times."""
+    done = run([PROGRAM, "run", "-m", path, "--device", "cpu", "--json", "-q", "--temp", "0", "-n", n, *options, prompt])
+    r = json.loads(done.stdout)
+    return {k: r[k] for k in ("text", "finish_reason", "usage")}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
 def test_same_text(model, twin, prompt):
-    """ONEBIT_TEST_1BP_TOKENS makes it longer."""
-    n = os.environ.get("ONEBIT_TEST_1BP_TOKENS", "64")
-    replies = [json.loads(run([PROGRAM, "run", "-m", path, "--json", "--temp", "0", "-n", n, prompt]).stdout)
-               for path in (model, twin)]
-    a, b = ({k: r[k] for k in ("text", "finish_reason", "model", "usage")} for r in replies)
+    a, b = reply(model, prompt), reply(twin, prompt)
     assert a == b and a["usage"]["completion_tokens"] > 10
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory):
+    path = os.environ.get("ONEBIT_TEST_GEMMA3")
+    if not path:
+        pytest.skip("no gemma-3-270m GGUF (ONEBIT_TEST_GEMMA3)")
+    twin = tmp_path_factory.mktemp("gemma") / "model.bin"
+    convert(path, twin)
+    return path, twin
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_same_text_of_gemma(gemma, prompt):
+    a, b = (reply(path, prompt, "--raw", "--ignore-eos") for path in gemma)
+    assert a == b and a["usage"]["completion_tokens"] == 256
 
 
 def test_serve_gives_the_same_text(twin, model, serve):
@@ -380,6 +401,41 @@ def test_same_logits(path, tmp_path):
         assert done.returncode == 0, done.stderr
         arrays.append(np.load(out))
     assert arrays[0].shape == arrays[1].shape and arrays[0].tobytes() == arrays[1].tobytes()
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=lambda p: p.stem)
+def test_same_text_of_golden_models(path, tmp_path):
+    """Three prompts, 256 tokens each; mixtures also with half of their experts in memory, from the package."""
+    info = json.loads(run([PROGRAM, "info", path, "--json"]).stdout)
+    n_experts = sum(t["shape"][2] for t in info["tensors"] if t["name"].endswith("ffn_down_exps.weight"))
+    dst = tmp_path / "m.bin"
+    convert(path, dst)
+    for prompt in PROMPTS:
+        a = reply(path, prompt, "--raw", "--ignore-eos")
+        assert a == reply(dst, prompt, "--raw", "--ignore-eos") and a["usage"]["completion_tokens"] == 256
+        if n_experts >= 12:
+            assert a == reply(dst, prompt, "--raw", "--ignore-eos", "--moe-slots", n_experts // 2)
+
+
+# ---- DeepSeek V4 Flash at reduced width (row B6) --------------------------------------------------
+
+@pytest.mark.parametrize("types", [("IQ2_XXS", "Q2_K"), ("Q4_K", "Q4_K"), ("MXFP4", "MXFP4")], ids=lambda t: "+".join(t))
+def test_deepseek_v4(types, tmp_path):
+    """All 43 layers and 1,328 tensors of V4 Flash by their names, with the expert types that its files have: the same
+    text from GGUF and package, and with a quarter of the experts in memory."""
+    pytest.importorskip("gguf", reason="needs gguf to make a model")
+    src, dst = tmp_path / "v4.gguf", tmp_path / "v4.bin"
+    run([sys.executable, os.path.join(ROOT, "tools", "make_random_gguf.py"), "--preset", "deepseek4-tiny", "--type", "Q8_0",
+         "--expert-type", types[0], "--expert-down-type", types[1], "--quick", "-o", src])
+    convert(src, dst)
+    assert struct.unpack_from("<I", dst.read_bytes()[:256], 8)[0] == 22  # the header's architecture
+    last = run([PROGRAM, "check-1bp", src, dst]).stdout.strip().splitlines()[-1]
+    assert last.startswith("OK: 1328 tensors,")
+    for prompt in PROMPTS:
+        a = reply(src, prompt, "--raw", "--ignore-eos", n=24)
+        assert a["usage"]["completion_tokens"] == 24
+        assert a == reply(dst, prompt, "--raw", "--ignore-eos", "--moe-slots", 43 * 8 // 4, n=24)
+    assert a == reply(dst, prompt, "--raw", "--ignore-eos", n=24)
 
 
 # ---- conversion from a server (row B3) -----------------------------------------------------------
