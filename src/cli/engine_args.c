@@ -43,6 +43,7 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);
     out->exact = ob_cli_flag(a, OB_OPT_EXACT);
     out->act4 = ob_cli_act4(a);
+    out->official_rounding = ob_cli_flag(a, OB_OPT_OFFICIAL_ROUNDING);
     out->k_type = cache_type(a, OB_OPT_CTK, out->k_type);
     out->v_type = cache_type(a, OB_OPT_CTV, out->v_type);
 }

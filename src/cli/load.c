@@ -44,6 +44,7 @@ ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
     l->params.prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);
     l->params.exact = exact;
     l->params.act4 = ob_cli_act4(a);
+    l->params.official_rounding = ob_cli_flag(a, OB_OPT_OFFICIAL_ROUNDING);
     l->params.n_seq = 1;
     l->params.on_progress = on_progress;
     l->params.progress_arg = l;

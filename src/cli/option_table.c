@@ -74,6 +74,9 @@ static const ob_option k_options[] = {
         .commands = GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
         .doc = "round what a Hadamard-rotated file's matrices multiply to 4 bits while reading prompts: those of "
                "attention, or all (experts too); generated tokens keep 8 bits"},
+    [OB_OPT_OFFICIAL_ROUNDING] = {.name = "official-rounding", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_OFFICIAL_ROUNDING",
+        .commands = GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
+        .doc = "DeepSeek V4: round cached keys to FP8 and the indexer to FP4, as DeepSeek's own implementation does (on the CPU)"},
     [OB_OPT_COVARIANCE] = {.name = "covariance", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = 1 << 16, .commands = OB_IN(IMATRIX),
         .doc = "also gather products of columns, in blocks of N (a multiple of 32; 4 N bytes per column): what "

@@ -615,7 +615,7 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     }
     OB_GOTO(ob_file_open(p->model_path, 0, &c->file, err));
     ob_model_options mopt = {.n_ctx = p->n_ctx, .embed = p->embed, .pooling = p->pooling,
-                             .pictures = p->n_picture_tok > 0, .act4 = p->act4};
+                             .pictures = p->n_picture_tok > 0, .act4 = p->act4, .official_rounding = p->official_rounding};
     OB_GOTO(ob_model_new(c->file, &mopt, &c->model, err));
     if (ob_model_vision(c->model)) {
         s = ob_err_set(err, OB_E_UNSUPPORTED, "the file is a vision tower, not a model that reads text: give it as "

@@ -52,6 +52,7 @@ typedef struct ob_engine_params {
     bool exact;           /* f32 activations (and the caller should choose f32 caches) */
     int32_t n_picture_tok; /* most tokens of one picture in a prompt (ob_vision_max_tok); 0: there are none */
     ob_act4_use act4;     /* of a Hadamard-rotated file: which matrices round activations of prompts to 4 bits */
+    bool official_rounding; /* DeepSeek V4: FP8 keys and an FP4 indexer, as in DeepSeek's own implementation */
     bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
     ob_pooling pooling;   /* how; AUTO: as the file says */
     ob_share *share;      /* weights are looked for, and offered, here; NULL: nothing is shared. Outlives the engine */

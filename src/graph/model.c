@@ -320,6 +320,8 @@ ob_status ob_model_new(const ob_file *file, const ob_model_options *opt, ob_mode
     m->arch = found;
     if (opt) m->opt = *opt;
     ob_status s = load_rotation(m, err);
+    if (s == OB_OK && opt && opt->official_rounding && found != &ob_arch_deepseek4)
+        s = ob_err_set(err, OB_E_INVALID, "--official-rounding is for DeepSeek V4, and this model is %s", found->name);
     if (s == OB_OK) s = found->load(m, err);
     if (s == OB_OK && m->opt.pictures && !found->pictures)
         s = ob_err_set(err, OB_E_UNSUPPORTED, "architecture %s takes no pictures: --mmproj cannot be used with it", found->name);

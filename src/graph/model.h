@@ -60,6 +60,7 @@ typedef struct ob_model_options {
     bool pictures; /* steps may hold vectors of pictures in the place of tokens (OB_E_UNSUPPORTED if it cannot) */
     ob_pooling pooling; /* how; AUTO: the file's, else mean for encoders and last for others */
     ob_act4_use act4;   /* of a Hadamard-rotated file; ignored for others */
+    bool official_rounding; /* DeepSeek V4: ob_csa_params.official; OB_E_INVALID for others */
 } ob_model_options;
 
 /* `file` is borrowed and must outlive the model. Errors: UNSUPPORTED (architecture not known: the text

@@ -249,16 +249,19 @@ typedef struct ob_hc_params {
  * index_dim], in[5] w_I [TOK, n_index_head], in[6], in[7], w[3], w[4]: its own compressor, c = 2 * index_dim)
  * only the top_k best by sum_h w_I,h relu(q_I,h k_I) / sqrt(index_dim * n_index_head), the earlier of equal ones.
  * An entry lies in its cache in the row of the last token of its window. State of a compressor: for each of the
- * tokens that the next entry may look at, kv and gate, at position mod their number. */
+ * tokens that the next entry may look at, kv and gate, at position mod their number.
+ * official (quant/fp_round.h): keys and entries are rounded to FP8 but for their rotated columns, the indexer's queries
+ * and entries to FP4 after a Hadamard transform, as DeepSeek's own implementation does. */
 typedef struct ob_csa_params {
     int32_t cache_raw, cache_comp, cache_index; /* indices into ob_program.caches, one head each, v_dim 0 */
     int32_t state_comp, state_index;            /* indices into ob_program.states */
     int32_t n_head, k_dim, window, ratio, n_index_head, index_dim, top_k;
     float scale, eps;
     ob_rope_params rope; /* of compressed entries; head_dim and rot_off are their own (the last columns) */
+    bool official;       /* index_dim is a power of two, at most OB_CSA_MAX_INDEX */
 } ob_csa_params;
 
-enum { OB_TOP_K_MAX = 64, OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16, OB_HC_MAX_STREAMS = 8 };
+enum { OB_TOP_K_MAX = 64, OB_MOE_MAX_USED = 64, OB_CONV_MAX_TAPS = 16, OB_HC_MAX_STREAMS = 8, OB_CSA_MAX_INDEX = 1024 };
 
 enum { OB_OP_MAX_IN = 8, OB_OP_MAX_OUT = 4, OB_OP_MAX_W = 12 };
 

@@ -3,6 +3,7 @@
 
 #include "base/math.h"
 #include "ops/ref_int.h"
+#include "quant/fp_round.h"
 
 /* ------------------------------------------------------------------ hyper-connections */
 
@@ -187,6 +188,8 @@ static void compress(const ob_ref_env *e, const ob_op *op, const compressor *c, 
     rope.head_dim = w;
     rope.rot_off = w - rope.n_rot;
     ob_ref_rope_row(&rope, NULL, end - ratio, 1, y, y);
+    if (a->official && c->cache == a->cache_index) ob_round_rotated(y, w);
+    else if (a->official) ob_round_e4m3_row(y, w - rope.n_rot);
     store(e, c->cache, w, p->pages, p->at, y);
 }
 
@@ -214,7 +217,14 @@ static void choose(const ob_ref_env *e, const ob_op *op, const place *p, int64_t
                      entry_row(e, a->cache_index, a->index_dim, p->pages, (i + 1) * a->ratio - 1), row, a->index_dim);
         double sum = 0;
         for (int32_t h = 0; h < a->n_index_head; h++) {
-            const double s = ref_dot(q + (int64_t)h * a->index_dim, row, a->index_dim);
+            float head[OB_CSA_MAX_INDEX];
+            const float *q_h = q + (int64_t)h * a->index_dim;
+            if (a->official) {
+                memcpy(head, q_h, (size_t)a->index_dim * sizeof *head);
+                ob_round_rotated(head, a->index_dim);
+                q_h = head;
+            }
+            const double s = ref_dot(q_h, row, a->index_dim);
             sum += OB_MAX(s, 0.0) * (double)(w[h] * scale);
         }
         score[i] = (float)sum;
@@ -293,7 +303,10 @@ void ob_ref_csa(const ob_ref_env *e, const ob_op *op, int phase, int64_t first, 
         if (a->ratio) c = latent_of(e, op);
         if (index) ci = index_of(op);
         if (phase == 0) {
-            store(e, a->cache_raw, a->k_dim, p.pages, p.at, ref_row(e, op->in[1], t));
+            float *key = e->scratch;
+            memcpy(key, ref_row(e, op->in[1], t), (size_t)a->k_dim * sizeof *key);
+            if (a->official) ob_round_e4m3_row(key, a->k_dim - a->rope.n_rot);
+            store(e, a->cache_raw, a->k_dim, p.pages, p.at, key);
             if (!a->ratio || (p.at + 1) % a->ratio) continue;
             compress(e, op, &c, &p, e->scratch);
             if (index) compress(e, op, &ci, &p, e->scratch);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/math.h"
+#include "quant/fp_round.h"
 
 enum { TILE = OB_CPU_ATTN_TILE, BLOCK_HEADS = 96, FEW_HEADS = 8 };
 
@@ -164,6 +165,8 @@ static void compress(const csa *c, const compressor *x, const place *at)
     rope.head_dim = x->width;
     rope.rot_off = x->width - rope.n_rot;
     ob_ref_rope_row(&rope, NULL, end - ratio, 1, y, y);
+    if (c->a->official && x->cache == c->a->cache_index) ob_round_rotated(y, x->width);
+    else if (c->a->official) ob_round_e4m3_row(y, x->width - rope.n_rot);
     store(c, x->cache, x->width, at, y);
 }
 
@@ -192,7 +195,11 @@ static void score_entries(const csa *c, const place *at, int64_t t, int32_t n)
     const int32_t pad = (int32_t)ob_align_up((size_t)a->index_dim, 4);
     const float scale = 1.0f / sqrtf((float)a->index_dim * (float)a->n_index_head);
     const void *row[TILE];
-    copy_queries(cpu_row(c->p, c->op->in[4], t), scale, a->n_index_head, a->index_dim, pad, c->b.q);
+    copy_queries(cpu_row(c->p, c->op->in[4], t), a->official ? 1 : scale, a->n_index_head, a->index_dim, pad, c->b.q);
+    for (int32_t h = 0; a->official && h < a->n_index_head; h++) {
+        ob_round_rotated(c->b.q + (int64_t)h * pad, a->index_dim);
+        for (int32_t i = 0; i < a->index_dim; i++) c->b.q[(int64_t)h * pad + i] *= scale;
+    }
     for (int32_t i0 = 0; i0 < n; i0 += TILE) {
         const int32_t n_tok = OB_MIN(TILE, n - i0);
         for (int32_t i = 0; i < n_tok; i++)
@@ -296,7 +303,12 @@ void cpu_csa_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
     for (int i = 0; i < n_x; i++) x[i] = compressor_of(&c, i == 1);
     for (int64_t r, r1; ob_pool_take(p->dev->pool, p->step.n_tok, 1, &r, &r1);) {
         const place at = place_of(p, r);
-        store(&c, c.a->cache_raw, c.a->k_dim, &at, cpu_row(p, op->in[1], r));
+        const float *key = cpu_row(p, op->in[1], r);
+        if (c.a->official) {
+            key = memcpy(c.b.entry, key, (size_t)c.a->k_dim * sizeof *key);
+            ob_round_e4m3_row(c.b.entry, c.a->k_dim - c.a->rope.n_rot);
+        }
+        store(&c, c.a->cache_raw, c.a->k_dim, &at, key);
         for (int i = 0; i < n_x && (at.at + 1) % ratio == 0; i++) compress(&c, &x[i], &at);
     }
     ob_pool_barrier(p->dev->pool);

@@ -304,6 +304,10 @@ ob_status vk_csa_add(ob_dev_plan *p, int32_t i, ob_err *err)
 bool vk_csa_supports(const vk_dev *d, const ob_op *op, char *why, size_t cap)
 {
     const ob_csa_params *a = &op->p.csa;
+    if (a->official) {
+        snprintf(why, cap, "no kernels for official rounding");
+        return false;
+    }
     const uint64_t entry = (uint64_t)OB_MAX(a->k_dim, a->index_dim) * 4 + ENTRY_WG * 4;
     const uint64_t score = 32 * (ob_align_up((size_t)a->index_dim, 4) + 4) * 4 + SCORE_WG * 4;
     if (heads_of(d, a) && entry <= d->phys->max_shared_bytes &&

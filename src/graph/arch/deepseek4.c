@@ -86,6 +86,9 @@ static ob_status load(ob_model *m, ob_err *err)
     d->csa.scale = 1.0f / sqrtf((float)h->k_dim);
     d->csa.eps = h->norm_eps;
     d->csa.rope = d->rope_compressed;
+    d->csa.official = m->opt.official_rounding;
+    if (d->csa.official && (d->csa.index_dim > OB_CSA_MAX_INDEX || (d->csa.index_dim & (d->csa.index_dim - 1))))
+        return ob_err_set(err, OB_E_UNSUPPORTED, "official rounding of an indexer that is %d wide", d->csa.index_dim);
     d->moe.route = (ob_route_params){.gating = OB_GATING_SQRT_SOFTPLUS, .norm = true};
     OB_TRY(ob_load_moe(m, &d->moe, err));
     return load_layers(m, d, err);
