@@ -2,6 +2,7 @@
  * and of reading past the mapping. */
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -153,7 +154,8 @@ static float *rows_of(const run *r, size_t *n_floats, ob_expert_stats *stats)
     return out;
 }
 
-static void check_equal(const run *all, const run *few, ob_expert_stats *stats)
+/* off: how far a number may be away from the one with all experts loaded, by its size or 1. */
+static void check_near(const run *all, const run *few, double off, ob_expert_stats *stats)
 {
     size_t n, n2;
     ob_expert_stats none;
@@ -161,7 +163,7 @@ static void check_equal(const run *all, const run *few, ob_expert_stats *stats)
     assert_int_equal(none.n_experts, 0);
     assert_int_equal(n, n2);
     for (size_t i = 0; i < n; i++)
-        if (a[i] != b[i]) fail_msg("%s, %lld slots: number %zu is %g instead of %g", few->path, (long long)few->n_slots, i, b[i], a[i]);
+        if (!(fabs((double)a[i] - (double)b[i]) <= off * fmax(1, fabs((double)a[i])))) fail_msg("%s, %lld slots: number %zu is %g instead of %g", few->path, (long long)few->n_slots, i, b[i], a[i]);
     test_free(a);
     test_free(b);
     assert_int_equal(stats->n_slots, few->n_slots);
@@ -169,6 +171,8 @@ static void check_equal(const run *all, const run *few, ob_expert_stats *stats)
     assert_true(stats->n_read_bytes > 0);
     assert_true(stats->n_guessed_right <= stats->n_guessed);
 }
+
+static void check_equal(const run *all, const run *few, ob_expert_stats *stats) { check_near(all, few, 0, stats); }
 
 /* Every mixture there is, with room for half the experts and for next to none: bit by bit the same. */
 static void test_same_with_few_slots(void **state)
@@ -222,19 +226,21 @@ static void test_on_vulkan(void **state)
     ob_err err;
     if (ob_dev_open("lavapipe", &(ob_dev_options){0}, &dev, &err) != OB_OK) skip();
     ob_dev_close(dev);
-    /* Kernels differ by the number of rows, so both runs have steps of equal size. */
-    static const struct { const char *name; int64_t n_slots; int32_t n_ubatch; } models[] = {
-        {"qwen3moe", 8, 0}, {"qwen3moe-q-Q4_K_M", 4, 1}, {"qwen3moe-q-MXFP4_MOE", 4, 1}};
+    /* Kernels differ by the number of rows, so both runs have steps of equal size; and where nothing is streamed a
+     * router and its experts are one run of kernels, which add up in another order: the last bits of f32. With 8-bit activations they may move a value to the next code (seen
+     * between devices too: 0.017 in one row of 31). */
+    static const struct { const char *name; int64_t n_slots; int32_t n_ubatch; double off; } models[] = {
+        {"qwen3moe", 8, 0, 1e-5}, {"qwen3moe-q-Q4_K_M", 4, 1, 0.05}, {"qwen3moe-q-MXFP4_MOE", 4, 1, 0.05}};
     for (size_t m = 0; m < OB_COUNT(models); m++) {
         char path[512];
         snprintf(path, sizeof path, GOLDEN "%s.gguf", models[m].name);
-        check_equal(&(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch},
-                    &(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch, .n_slots = models[m].n_slots},
-                    &st);
+        check_near(&(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch},
+                   &(run){.path = path, .device = "lavapipe", .n_ubatch = models[m].n_ubatch, .n_slots = models[m].n_slots},
+                   models[m].off, &st);
     }
     const char *path = GOLDEN "qwen3moe.gguf";
-    check_equal(&(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_ubatch = 1},
-                &(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_slots = 9}, &st);
+    check_near(&(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_ubatch = 1},
+               &(run){.path = path, .device = "lavapipe", .n_cpu_moe = 1, .n_slots = 9}, 1e-5, &st);
 }
 
 /* What cannot be done is said before anything is loaded, with what would be enough. */
