@@ -58,6 +58,11 @@ static void run_codes(bool exact, bool act4, int32_t most)
 {
     ob_dev *d = open_rotating(exact);
     if (!d) skip();
+    ob_dev_info info;
+    d->api->describe(d, &info);
+    /* The reference ops never round to 8 bits; and they add the transform up in another order. */
+    const bool reference = strstr(info.driver, "level ref");
+    exact = exact || reference;
     world w;
     w_init(&w, 1200);
     w.mark_coarse = true;
@@ -90,7 +95,7 @@ static void run_codes(bool exact, bool act4, int32_t most)
                 memcpy(want, w.ref_vals[x] + r * CODE_K + k, sizeof want);
                 round_block(want, act4 && w.coarse[r], exact);
                 for (int i = 0; i < 32; i++)
-                    if (want[i] != got[r * CODE_K + k + i])
+                    if (!(fabsf(want[i] - got[r * CODE_K + k + i]) <= (reference ? 1e-6f : 0)))
                         fail_msg("row %d, column %d%s%s: %a, wanted %a", r, k + i, act4 ? ", act4" : "", exact ? ", exact" : "",
                                  (double)got[r * CODE_K + k + i], (double)want[i]);
             }
