@@ -131,7 +131,11 @@ ob_status ob_gen_constrain(ob_gen *g)
     if (st == OB_OK && any) st = vocab_of(job, &vocab);
     for (int32_t i = 0; st == OB_OK && any && i < g->n_choices; i++)
         st = ob_gram_new(vocab, &spec, &g->choices[i].gram, &job->err);
-    if (st != OB_OK && !*job->param) strcpy(job->param, g->params.schema ? "response_format" : "tools");
+    if (st != OB_OK && !*job->param) {
+        const char *field = !g->params.schema ? "tools" : json_object_get(job->json, "json_schema") ? "json_schema" : "response_format";
+        strcpy(job->param, field);
+        st = ob_err_prefix(&job->err, st, "%s", field);
+    }
     if (g->params.tools && job->srv->n_marks) g->params.special = true; /* the tags must be seen */
     ob_buf_deinit(&text);
     return st;
