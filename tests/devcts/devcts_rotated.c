@@ -15,6 +15,7 @@ static ob_dev *open_rotating(bool exact)
     ob_dev_info info;
     d->api->describe(d, &info);
     if ((info.caps & OB_DEV_HADAMARD) && (info.caps & OB_DEV_ACT4)) return d;
+    print_message("skipped: %s does not run Hadamard-rotated weights with 4-bit activations\n", info.name);
     ob_dev_close(d);
     return NULL;
 }

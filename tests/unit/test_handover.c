@@ -2,6 +2,8 @@
  * there; what fails on the way costs time and nothing else. With Vulkan's software driver where there is one. */
 #include "test.h"
 
+#include "has_driver.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,18 +14,6 @@
 #define GOLDEN OB_TEST_DATA "/golden/"
 
 enum { N_TOK = 300, N_SINGLE = 6 };
-
-static bool has_driver(void)
-{
-    ob_dev *d;
-    ob_err err;
-    if (ob_dev_open("lavapipe", NULL, &d, &err) != OB_OK) {
-        print_message("skipped: no software driver of Vulkan: %s\n", err.text);
-        return false;
-    }
-    ob_dev_close(d);
-    return true;
-}
 
 static void fill(int32_t *tok, int n, unsigned seed)
 {

@@ -1,6 +1,8 @@
 /* Unit tests of engine/stages: programs cut over several devices give what one device gives. */
 #include "test.h"
 
+#include "has_driver.h"
+
 #include "engine/ctx.h"
 #include "engine/stages.h"
 #include "graph/model.h"
@@ -108,18 +110,6 @@ static void test_two_cpus_are_one(void **state)
         compare(files[i], &one, &halves, 0);
         compare(files[i], &one, &most, 0);
     }
-}
-
-static bool has_driver(void)
-{
-    ob_dev *d;
-    ob_err err;
-    if (ob_dev_open("lavapipe", NULL, &d, &err) != OB_OK) {
-        print_message("skipped: no software driver of Vulkan: %s\n", err.text);
-        return false;
-    }
-    ob_dev_close(d);
-    return true;
 }
 
 /* f32 all the way; sums in another order. */
