@@ -300,22 +300,12 @@ out:
     return s;
 }
 
-static double log_sum(const float *x, int32_t n, int32_t *best)
-{
-    double sum = 0;
-    *best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (x[i] > x[*best]) *best = i;
-    for (int32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)x[*best]);
-    return (double)x[*best] + log(sum);
-}
-
 static void compare_rows(const float *want, const float *got, int32_t n_rows, int32_t n, ob_gate_row *w)
 {
     double kl = 0, same = 0;
     for (int32_t r = 0; r < n_rows; r++, want += n, got += n) {
         int32_t a, b;
-        const double lw = log_sum(want, n, &a), lg = log_sum(got, n, &b);
+        const double lw = ob_log_sum_exp(want, n, &a), lg = ob_log_sum_exp(got, n, &b);
         for (int32_t i = 0; i < n; i++) {
             const double p = (double)want[i] - lw;
             kl += exp(p) * (p - ((double)got[i] - lg)) / n_rows;
@@ -383,7 +373,7 @@ static ob_status continue_prompt(ob_ctx *c, const int32_t *tok, int32_t n, ob_bu
         OB_GOTO(ob_ctx_step(c, &ch, 1, &row, err));
         at += k;
         if (at < n) continue;
-        (void)log_sum(row, info.n_vocab, &next);
+        (void)ob_log_sum_exp(row, info.n_vocab, &next);
         if (ob_tok_is_eog(ob_ctx_tok(c), next)) break;
         OB_GOTO(ob_tok_decode(ob_ctx_tok(c), &next, 1, false, out, err));
     }

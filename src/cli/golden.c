@@ -119,8 +119,7 @@ out:
     return s;
 }
 
-/* log of the sum of exp, and the best index. */
-static double log_sum(const float *x, int32_t n, int32_t *best)
+double ob_log_sum_exp(const float *x, int32_t n, int32_t *best)
 {
     double sum = 0;
     *best = 0;
@@ -133,7 +132,7 @@ static double log_sum(const float *x, int32_t n, int32_t *best)
 static void compare_row(result *r, const float *got, const float *want, int32_t n)
 {
     int32_t best, want_best;
-    const double lg = log_sum(got, n, &best), lw = log_sum(want, n, &want_best);
+    const double lg = ob_log_sum_exp(got, n, &best), lw = ob_log_sum_exp(want, n, &want_best);
     for (int32_t i = 0; i < n; i++) {
         const double d = fabs((double)got[i] - (double)want[i]);
         if (!(d <= r->max_diff)) r->max_diff = isnan(d) ? INFINITY : d;

@@ -28,4 +28,7 @@ OB_MUST_CHECK ob_status ob_golden_folder(const char *dir, const char *const *dev
 OB_MUST_CHECK ob_status ob_golden_file(const char *path, const char *device, int n_threads, ob_golden_result *out, bool *found,
                                        ob_err *err);
 
+/* log(sum of exp(x[0..n))), and in *best the index of the largest. n at least 1. */
+double ob_log_sum_exp(const float *x, int32_t n, int32_t *best);
+
 #endif

@@ -60,18 +60,6 @@
         }                                                                                                              \
         return NULL;
 
-static inline float f32(uint32_t w)
-{
-    float f;
-    memcpy(&f, &w, 4);
-    return f;
-}
-static inline uint32_t word(float f)
-{
-    uint32_t w;
-    memcpy(&w, &f, 4);
-    return w;
-}
 static inline double f64(uint32_t low, uint32_t high)
 {
     const uint64_t q = low | (uint64_t)high << 32;

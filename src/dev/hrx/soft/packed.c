@@ -6,18 +6,6 @@
 
 #define EACH for (int l = 0; l < GFX_LANES; l++)
 
-static inline float f32(uint32_t w)
-{
-    float f;
-    memcpy(&f, &w, 4);
-    return f;
-}
-static inline uint32_t word(float f)
-{
-    uint32_t w;
-    memcpy(&w, &f, 4);
-    return w;
-}
 static inline double f64(const gfx_io *io, int n, int l)
 {
     const uint64_t q = io->x[n][l] | (uint64_t)io->y[n][l] << 32;

@@ -2,6 +2,8 @@
 #ifndef OB_DEV_HRX_SOFT_VECTOR_H
 #define OB_DEV_HRX_SOFT_VECTOR_H
 
+#include <string.h>
+
 #include "dev/hrx/soft/gfx.h"
 
 /* Lanes of up to three sources (y: upper words of wide ones) and of the result; mask: bits in and out. None of the
@@ -23,5 +25,19 @@ const char *gfx_compute_packed(const gfx_insn *i, gfx_io *io);
 #else
 #define GFX_CLONES
 #endif
+
+/* A register's bits as a number, and back. */
+static inline float f32(uint32_t w)
+{
+    float f;
+    memcpy(&f, &w, 4);
+    return f;
+}
+static inline uint32_t word(float f)
+{
+    uint32_t w;
+    memcpy(&w, &f, 4);
+    return w;
+}
 
 #endif
