@@ -6,10 +6,10 @@
 #include "gram/gram.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/math.h"
 #include "textkit.h"
 
 #define MAX_AFTER 256
@@ -134,10 +134,15 @@ ob_status ob_gram_mask(ob_gram *g, float *logits, int32_t n, ob_err *err)
     const ob_gram_vocab *v = g->vocab;
     tk_error e;
     OB_TRY(failed(err, tk_matcher_mask(g->matcher, g->mask, g->n_words, &e), &e));
-    const bool may_end = g->mask[v->end / 32] >> (v->end % 32) & 1;
-    for (int32_t i = 0; i < n; i++) {
-        const bool allowed = i < v->n && (g->mask[i / 32] >> (i % 32) & 1);
-        if (!allowed && !(may_end && ob_tok_is_eog(v->tok, i))) logits[i] = -INFINITY;
+    size_t n_eog;
+    const int32_t *eog = ob_tok_eog(v->tok, &n_eog);
+    if (v->n % 32) g->mask[g->n_words - 1] &= (1u << (v->n % 32)) - 1; /* logits may be more than tokens */
+    if (g->mask[v->end / 32] >> (v->end % 32) & 1)
+        for (size_t i = 0; i < n_eog; i++) g->mask[eog[i] / 32] |= 1u << (eog[i] % 32);
+    for (int32_t i = 0; i < n; i += 32) { /* words that allow all are common in strings, and none in numbers */
+        const uint32_t word = i < v->n ? g->mask[i / 32] : 0;
+        for (int32_t k = i; word != UINT32_MAX && k < OB_MIN(i + 32, n); k++)
+            if (!(word >> (k - i) & 1)) logits[k] = -INFINITY;
     }
     return OB_OK;
 }
@@ -169,10 +174,7 @@ static ob_status wait(ob_gram *g, int32_t id, ob_err *err)
     tk_error e;
     if (rest < g->n_tail) {
         tk_status s = tk_matcher_accept_bytes(g->matcher, (tk_str){g->tail + rest, g->n_tail - rest}, &e);
-        if (s != TK_OK) { /* what it said already does not fit: begin behind it */
-            ob_status st = begin(g, err);
-            if (st != OB_OK) return st;
-        }
+        if (s != TK_OK) OB_TRY(begin(g, err)); /* what it said already does not fit: begin behind it */
     }
     g->n_tail = 0;
     return OB_OK;
