@@ -76,6 +76,7 @@ int ob_cmd_quantize(const ob_args *a)
 int ob_cmd_rotate(const ob_args *a)
 {
     const ob_opt_value *rules = &a->values[OB_OPT_TENSOR_TYPE];
-    ob_quantize_params p = {.rotate = true, .rules = rules->list, .n_rules = rules->n_list};
+    ob_quantize_params p = {.rotate = true, .rules = rules->list, .n_rules = rules->n_list,
+                            .requantize = ob_cli_flag(a, OB_OPT_REQUANTIZE)};
     return convert(a, &p);
 }

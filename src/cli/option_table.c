@@ -241,7 +241,7 @@ static const ob_option k_options[] = {
     [OB_OPT_PURE] = {.name = "pure", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(QUANTIZE),
         .doc = "one type for all matrices, instead of the usual mix"},
     [OB_OPT_REQUANTIZE] = {.name = "allow-requantize", .kind = OB_OPT_KIND_FLAG,
-        .commands = OB_IN(QUANTIZE),
+        .commands = OB_IN(QUANTIZE) | OB_IN(ROTATE),
         .doc = "also convert what has less than 8 bits already"},
 
     [OB_OPT_NO_BOS] = {.name = "no-bos", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(TOKENIZE),

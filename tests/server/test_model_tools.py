@@ -131,6 +131,15 @@ def test_rotated_files_run(level, tmp_path):
     assert kld[bad] > 10 * plain
 
 
+def test_rotating_quantised_files(tmp_path):
+    """What has 4 bits already is only rotated again where that is asked for, as with quantize."""
+    q4, out = tmp_path / "q4.gguf", tmp_path / "rotated.gguf"
+    run("quantize", golden("llama.gguf"), q4, "Q4_0")
+    done = subprocess.run([PROGRAM, "rotate", q4, out], capture_output=True, text=True)
+    assert done.returncode == 1 and "--allow-requantize" in done.stderr and not out.exists()
+    assert "their errors add up" in run("rotate", q4, out, "--allow-requantize").stderr
+
+
 @pytest.mark.parametrize("act4", ["off", "all"])
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
 def test_rotated_files_run_on_vulkan(name, act4, tmp_path):
