@@ -56,6 +56,18 @@ static void check_hrx(report *r)
     }
 }
 
+/* Where there is no NPU, or its driver does not show it: what it would take. */
+static void check_npu(report *r)
+{
+    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++) {
+        if (strcmp((*api)->kind, "npu") != 0 || (*api)->count() > 0) continue;
+        ob_dev_info info;
+        memset(&info, 0, sizeof info);
+        (*api)->probe(0, &info);
+        say(r, NOTE, "npu", "%s", info.reason);
+    }
+}
+
 static void check_devices(report *r)
 {
     int n_usable = 0;
@@ -151,6 +163,7 @@ int ob_cmd_doctor(const ob_args *a)
     check_memory(&r);
     check_devices(&r);
     check_hrx(&r);
+    check_npu(&r);
     check_library(&r);
     check_port(&r);
     if (r.json) ob_buf_adds(&r.out, "\n]\n");

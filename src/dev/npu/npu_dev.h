@@ -27,6 +27,7 @@ typedef enum ob_npu_verdict {
     OB_NPU_NO_SVA,      /* the driver could not bind the process's addresses (IOMMU off) */
     OB_NPU_NO_MEMLOCK,  /* too little memory may be pinned */
     OB_NPU_OLD_DRIVER,  /* before 0.6, no opcode 22 */
+    OB_NPU_OLD_FIRMWARE, /* before 6.12: cannot be preempted, so no opcode 22 either */
     OB_NPU_OLD_CHIP,    /* XDNA1: no opcode 22 in its firmware */
     OB_NPU_NEW_CHIP,    /* AIE4: user-mode queues */
     OB_NPU_FOREIGN,     /* not what it says it is: wrong driver name, unknown device */
@@ -88,8 +89,11 @@ void ob_npu_dev_close(ob_npu_dev *d);
 /* An errno of the driver as a status and a sentence: "doing: what it means". Returns the status. */
 ob_status ob_npu_fail(const ob_npu_dev *d, ob_err *err, int negative_errno, const char *doing);
 
-/* Runs fn(arg) on a thread of its own and waits at most `ms` of real time. False: it did not come back; arg then stays
- * in use and must not be freed. */
-bool ob_npu_bounded(void (*fn)(void *arg), void *arg, int ms);
+/* Memory that must be lockable: the heap's first part, two staging buffers of 64 MiB, and activations. */
+#define OB_NPU_MIN_MEMLOCK ((uint64_t)256 << 20)
+
+/* Runs fn on a thread of its own, with a copy of arg's n_bytes, and waits at most `ms` of real time. False: it has not come
+ * back. Without a thread or memory for one it is run here. */
+bool ob_npu_bounded(void (*fn)(void *arg), void *arg, size_t n_bytes, int ms);
 
 #endif

@@ -18,7 +18,6 @@ typedef struct ob_npu_bo {
     size_t map_bytes;   /* whole pages; heap granules of 32 KiB for OB_NPU_BO_DEV */
     uint8_t *host;      /* page-aligned; stale until invalidated where the NPU writes */
     uint64_t dev_addr;
-    bool wrapped;       /* host is the caller's memory */
 } ob_npu_bo;
 
 /* Memory of one of these types, zeroed and flushed:

@@ -36,7 +36,7 @@ typedef struct ob_npu_os_api {
     int (*close)(ob_npu_os *os, int fd);
     int (*ioctl)(ob_npu_os *os, int fd, uint32_t request, void *arg); /* EINTR is not hidden */
     /* fd < 0: addresses only (no access), for `at` NULL. Else a buffer object's memory, shared, readable and
-     * writable; at an address from such a reservation when `at` is not NULL. */
+     * writable, locked (no fault of the NPU may wait for the disk); at an address from such a reservation when `at` is not NULL. */
     int (*mmap)(ob_npu_os *os, void *at, size_t n_bytes, int fd, uint64_t offset, void **out);
     int (*munmap)(ob_npu_os *os, void *p, size_t n_bytes);
     /* The CPU's stores to these bytes reach memory before this returns. Works on whole cache lines. */
@@ -56,6 +56,9 @@ enum { OB_NPU_LINE = 64 }; /* bytes of a cache line */
 
 /* This machine's. Never NULL, never freed. */
 ob_npu_os *ob_npu_os_real(void);
+/* The same with another root of /sys (tests), such as "/tmp/x" for "/tmp/x/sys/class/accel". */
+typedef struct ob_npu_os_libc { ob_npu_os base; char root[256]; } ob_npu_os_libc;
+void ob_npu_os_libc_init(ob_npu_os_libc *os, const char *root);
 
 /* ioctl that is repeated while it is interrupted (EINTR), and at most a few hundred times. */
 int ob_npu_ioctl(ob_npu_os *os, int fd, uint32_t request, void *arg);

@@ -42,7 +42,7 @@ void ob_npu_queue_free(ob_npu_queue *q);
 
 /* Gives commands to the NPU, in order, in as many chains as they need; returns at once unless four are in flight.
  * *ticket is what ob_npu_queue_wait takes: all of these and all earlier ones. On failure none of them may be
- * assumed to have run. Allocates only while packets are fewer than a chain ever needed (queue_reserve). */
+ * assumed to have run. Allocates only where a chain is longer than all before it. */
 OB_MUST_CHECK ob_status ob_npu_queue_submit(ob_npu_queue *q, const ob_npu_cmd *cmds, size_t n, uint64_t *ticket, ob_err *err);
 /* OB_E_TIMEOUT  a command did not end (driver's watchdog, or wait_ms);
  * OB_E_DEVICE   a command failed: which one, the firmware's words;

@@ -4,7 +4,7 @@
  * by kernels/npu/build_kernels.py; there is none in this program.
  *
  * manifest.json: {"format": 1, "layout": "i8c-1", "tile": [m, k, n], "mma": [8, 8, 8], "rtp": {...},
- *   "devices": ["npu4", ...], "toolchain": {name: version}, "files": {name: sha256}, "validated_on": [...]}
+ *   "devices": ["npu4", ...], "toolchain": {name: version}, "files": {name: sha256}, "validated_on": ["npu4", ...]}
  */
 #ifndef OB_DEV_NPU_NPU_SET_H
 #define OB_DEV_NPU_NPU_SET_H
@@ -25,11 +25,12 @@ typedef struct ob_npu_set {
     uint32_t rtp_addr;            /* where loop counts are written, "rtp": {"address": N}; 0: none */
 } ob_npu_set;
 
-/* The set for this generation: $OB_NPU_KERNELS, else $XDG_DATA_HOME/1bit/npu (~/.local/share), else
- * /usr/share/1bit/npu and /usr/local/share/1bit/npu; in each, the folder itself or NPUx below it. OB_E_NOT_FOUND: none; OB_E_FORMAT,
- * OB_E_UNSUPPORTED, OB_E_CORRUPT: one that does not fit, with what does not. */
+/* The set for this generation: the folder $OB_NPU_KERNELS and no other; else `npu4` and the like, or the folder itself,
+ * in $XDG_DATA_HOME/1bit/npu (~/.local/share), /usr/local/share/1bit/npu, /usr/share/1bit/npu: the first with a
+ * manifest.json. OB_E_NOT_FOUND: none; OB_E_FORMAT, OB_E_UNSUPPORTED: one that does not fit, with what does not. Files
+ * are only looked at by ob_npu_set_read. */
 OB_MUST_CHECK ob_status ob_npu_set_find(ob_npu_gen gen, ob_npu_set *out, ob_err *err);
-/* A file of the set, its hash checked: *data is *taken* (ob_free). */
+/* A file of the set: *data is *taken* (ob_free). OB_E_CORRUPT: its hash is not the manifest's. */
 OB_MUST_CHECK ob_status ob_npu_set_read(const ob_npu_set *set, const char *name, uint8_t **data, size_t *n_bytes, ob_err *err);
 
 #endif

@@ -62,6 +62,8 @@ extern const ob_npu_soft_array ob_npu_array;
 #define OB_NPU_SOFT_PDI_MAGIC "1bitSOFT"
 enum { OB_NPU_SOFT_PDI_BYTES = 64 };
 bool ob_npu_pdi_is_soft(const void *pdi, size_t n_bytes);
+/* Both refusals: a soft PDI on hardware, a hardware PDI on the model. To be called before a PDI is loaded. */
+OB_MUST_CHECK ob_status ob_npu_pdi_admit(const ob_npu_dev *d, const void *pdi, size_t n_bytes, ob_err *err);
 
 /* ---- making one ------------------------------------------------------------------------------- */
 
@@ -75,7 +77,7 @@ typedef struct ob_npu_soft_options {
     const char *faults;      /* NULL or a script, see below */
 } ob_npu_soft_options;
 
-/* `faults`: items split by commas; n counts from 1.
+/* `faults`: items split by commas; n counts from 1, and but for ioctls may be * for each.
  *   ioctl:NAME:n:ERRNO     the nth such ioctl fails (NAME as CREATE_BO, * for any; ERRNO as ENOMEM)
  *   unplug:n               from the nth ioctl on everything is ENODEV
  *   open:ERRNO             opening fails (ENODEV: SVA, EACCES: rights, ENOENT)
@@ -110,5 +112,7 @@ typedef struct ob_npu_soft_counts {
     int64_t now_ns;
 } ob_npu_soft_counts;
 ob_npu_soft_counts ob_npu_soft_counts_get(ob_npu_soft *s);
+/* Why the last command failed (what hardware does not say); "" when none did. */
+void ob_npu_soft_last_fault(ob_npu_soft *s, char *text, size_t cap);
 
 #endif
