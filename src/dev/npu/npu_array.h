@@ -11,6 +11,7 @@
 #ifndef OB_DEV_NPU_NPU_ARRAY_H
 #define OB_DEV_NPU_NPU_ARRAY_H
 
+#include "dev/npu/npu_layout.h"
 #include "dev/npu/npu_soft.h"
 
 /* What the cores do. One design is loaded at a time. */
@@ -33,9 +34,6 @@ typedef struct ob_npu_soft_pdi {
     uint32_t check;         /* inverted sum of the 15 words before */
 } ob_npu_soft_pdi;
 _Static_assert(sizeof(ob_npu_soft_pdi) == OB_NPU_SOFT_PDI_BYTES, "soft PDI");
-
-/* Where our kernels look for their parameters (kernels/npu/gemm_i8.py says the same to the compiler). */
-enum { OB_NPU_RTP_ADDR = 0xF000, OB_NPU_RTP_LOCK_ADDR = 0x1F0F0 };
 
 void ob_npu_soft_pdi_make(ob_npu_soft_pdi *out, ob_npu_design kind);
 

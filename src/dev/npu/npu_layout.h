@@ -48,6 +48,15 @@ enum {
     OB_NPU_Q4_TILE_BYTES = OB_NPU_Q4_NIBBLE_BYTES + 2 * 2 * OB_NPU_Q4_SCALES,          /* 5120 */
 };
 
+/* How our kernels are told what to do (kernels/npu says the same to the compiler, and a kernel set's manifest repeats
+ * it): words in each core's memory, then 1 into a lock; and the controller that DMA's tokens are routed to. */
+enum {
+    OB_NPU_RTP_ADDR = 0xF000, /* [steps along K][output tiles] */
+    OB_NPU_RTP_LOCK_ADDR = 0x1F0F0, /* lock 15 */
+    OB_NPU_TOKEN_CONTROLLER = 15,
+    OB_NPU_FIRST_CORE_ROW = 2,
+};
+
 static inline int64_t ob_npu_pad(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 /* Rows of a product: 128 for up to 128 tokens, else 512 (n_rows at most OB_NPU_MAX_M). */
 static inline int64_t ob_npu_pad_m(int64_t n_rows) { return n_rows <= OB_NPU_BLOCK_M ? OB_NPU_BLOCK_M : OB_NPU_MAX_M; }

@@ -1,0 +1,130 @@
+/* Core arithmetic of the software array. On x86 the int8 part takes AVX2 where the machine has it; the numbers are the
+ * same. */
+#include "dev/npu/npu_array_mac.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define HAVE_AVX2_PATH 1
+#endif
+
+enum {
+    PAIRS = OB_NPU_TILE_K / 2,
+    N = OB_NPU_TILE_N,
+    MICRO_ROW = OB_NPU_TILE_N / 8 * 64, /* bytes of the micro-tiles of 8 k in a weight tile */
+};
+
+/* Weights [32 pairs of k][128 outputs][2], widened. */
+static void widen(const int8_t *tile, int16_t *out)
+{
+    for (int ku = 0; ku < OB_NPU_TILE_K / 8; ku++)
+        for (int nu = 0; nu < N / 8; nu++) {
+            const int8_t *m = tile + ku * MICRO_ROW + nu * 64;
+            for (int kp = 0; kp < 4; kp++)
+                for (int n = 0; n < 8; n++) {
+                    int16_t *o = out + ((ku * 4 + kp) * N + nu * 8 + n) * 2;
+                    o[0] = m[kp * 16 + n];
+                    o[1] = m[kp * 16 + 8 + n];
+                }
+        }
+}
+
+/* Row m (0..31) of an activation tile; false when it is all zero, as padding is. */
+static bool read_row(const int8_t *tile, int m, int16_t *row)
+{
+    int any = 0;
+    for (int ku = 0; ku < OB_NPU_TILE_K / 8; ku++) {
+        const int8_t *p = tile + (m / 8 * (OB_NPU_TILE_K / 8) + ku) * 64 + m % 8 * 8;
+        for (int k = 0; k < 8; k++) {
+            row[ku * 8 + k] = p[k];
+            any |= p[k];
+        }
+    }
+    return any != 0;
+}
+
+/* acc[128] += row[64] * w */
+static void mac_row_c(const int16_t *row, const int16_t *w, int32_t *acc)
+{
+    for (int p = 0; p < PAIRS; p++) {
+        int32_t a0 = row[2 * p], a1 = row[2 * p + 1];
+        const int16_t *b = w + p * N * 2;
+        for (int n = 0; n < N; n++) acc[n] = (int32_t)((uint32_t)acc[n] + (uint32_t)(a0 * b[2 * n] + a1 * b[2 * n + 1]));
+    }
+}
+
+#ifdef HAVE_AVX2_PATH
+__attribute__((target("avx2"))) static void mac_row_avx2(const int16_t *row, const int16_t *w, int32_t *acc)
+{
+    for (int n0 = 0; n0 < N; n0 += 64) {
+        __m256i s[8];
+        for (int i = 0; i < 8; i++) s[i] = _mm256_loadu_si256((const __m256i *)(acc + n0 + i * 8));
+        for (int p = 0; p < PAIRS; p++) {
+            int32_t pair;
+            memcpy(&pair, row + 2 * p, 4);
+            __m256i a = _mm256_set1_epi32(pair);
+            const int16_t *b = w + (p * N + n0) * 2;
+            for (int i = 0; i < 8; i++)
+                s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(a, _mm256_loadu_si256((const __m256i *)(b + i * 16))));
+        }
+        for (int i = 0; i < 8; i++) _mm256_storeu_si256((__m256i *)(acc + n0 + i * 8), s[i]);
+    }
+}
+#endif
+
+typedef void (*mac_row_fn)(const int16_t *row, const int16_t *w, int32_t *acc);
+
+static mac_row_fn mac_row(void)
+{
+#ifdef HAVE_AVX2_PATH
+    if (__builtin_cpu_supports("avx2")) return mac_row_avx2;
+#endif
+    return mac_row_c;
+}
+
+void ob_npu_mac_i8(const int8_t *const a[OB_NPU_ROWS], const int8_t *b, int64_t n_steps, int32_t *acc)
+{
+    mac_row_fn mac = mac_row();
+    int16_t w[OB_NPU_TILE_K * N], row[OB_NPU_TILE_K];
+    for (int64_t s = 0; s < n_steps; s++) {
+        widen(b + s * OB_NPU_B_TILE_BYTES, w);
+        for (int r = 0; r < OB_NPU_ROWS; r++)
+            for (int m = 0; m < OB_NPU_TILE_M; m++)
+                if (read_row(a[r] + s * OB_NPU_A_TILE_BYTES, m, row)) mac(row, w, acc + (r * OB_NPU_TILE_M + m) * N);
+    }
+}
+
+static float from_bf16(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+void ob_npu_mac_q4(const uint16_t *x, const uint8_t *tile, float *acc)
+{
+    enum { T = OB_NPU_Q4_TILE_N };
+    for (int g = 0; g < OB_NPU_Q4_TILE_K / OB_NPU_Q4_GROUP; g++) {
+        float dot[T] = {0}, xs = 0;
+        for (int k = g * OB_NPU_Q4_GROUP; k < (g + 1) * OB_NPU_Q4_GROUP; k++) {
+            float v = from_bf16(x[k]);
+            const uint8_t *q = tile + ob_npu_q4_nibble_at(k, 0);
+            xs += v;
+            for (int n = 0; n < T; n += 2) {
+                dot[n] += (float)(q[n / 2] & 15) * v;
+                dot[n + 1] += (float)(q[n / 2] >> 4) * v;
+            }
+        }
+        const uint8_t *scales = tile + ob_npu_q4_scale_at((int64_t)g * OB_NPU_Q4_GROUP, 0);
+        for (int n = 0; n < T; n++) {
+            uint16_t d, m;
+            memcpy(&d, scales + 2 * n, 2);
+            memcpy(&m, scales + 2 * n + 2 * OB_NPU_Q4_SCALES, 2);
+            acc[n] += from_bf16(d) * dot[n];
+            acc[n] += from_bf16(m) * xs;
+        }
+    }
+}
