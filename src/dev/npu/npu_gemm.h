@@ -1,11 +1,13 @@
 /* dev/npu/npu_gemm.h: exact int8 matrix products on the array of an open NPU.
  *
- * Owns: the hardware context (its queue) with the kernels loaded, the control text of each shape (built once, one copy in the device's heap, addresses patched per use), the
- * buffers for activations and products, and chains: several products that need no step of the host between them are
- * one submit. Knows neither models nor scales: int8 in, int32 out. Belongs to the thread of its NPU.
+ * Owns: the hardware context (its queue) with the kernels loaded, the control text of each shape (built once on the
+ * host; a chain's texts are copied side by side into one buffer of the heap, with their addresses in, so the heap holds
+ * one chain and not one text a weight), the buffers for activations and products, and chains: products that need no step of
+ * the host between them are one submit. Knows neither models nor scales: int8 in, int32 out. Belongs to the thread of
+ * its NPU.
  *
- * Weights are packed as npu_layout.h says (i8c) and lie in a buffer (npu_mem.h) of the same NPU; ob_npu_i8c_pack is the plain
- * definition of that packing and ob_npu_mm_ref that of the product, for checks and for a device that fails.
+ * Weights are packed as npu_layout.h says (i8c) and lie in a buffer (npu_mem.h) of the same NPU; ob_npu_i8c_pack is the
+ * plain definition of that packing and ob_npu_mm_ref that of the product, for checks and for a device that fails.
  */
 #ifndef OB_DEV_NPU_NPU_GEMM_H
 #define OB_DEV_NPU_NPU_GEMM_H
@@ -43,8 +45,11 @@ void ob_npu_gemm_free(ob_npu_gemm *g);
 OB_MUST_CHECK ob_status ob_npu_gemm_run(ob_npu_gemm *g, const ob_npu_mm *mm, int n, ob_err *err);
 
 typedef struct ob_npu_gemm_stats {
-    uint64_t n_products, n_submits, n_texts; /* texts: control texts built */
-    uint64_t text_bytes;                     /* of the device heap, all texts together */
+    uint64_t n_products;  /* commands; a product of many rows and outputs may be several */
+    uint64_t n_chains;    /* submits */
+    uint64_t n_texts;     /* control texts built, one a shape */
+    uint64_t heap_bytes;  /* of the device's heap, PDI included */
+    uint64_t buffer_bytes; /* for activations and products */
 } ob_npu_gemm_stats;
 void ob_npu_gemm_get_stats(const ob_npu_gemm *g, ob_npu_gemm_stats *out);
 
