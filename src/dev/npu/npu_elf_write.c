@@ -34,7 +34,7 @@ static uint32_t add_string(ob_buf *table, const char *s)
 
 static void pad_to(ob_buf *b, uint32_t align)
 {
-    while (b->len % align) ob_buf_addc(b, 0);
+    while (!b->failed && b->len % align) ob_buf_addc(b, 0);
 }
 
 /* Appends a section; returns its number. */
