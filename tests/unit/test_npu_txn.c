@@ -102,7 +102,11 @@ static void test_fields_that_do_not_fit(void **state)
                      .it_wrap = 64, .it_step = 1 << 20, .it_current = 63};
     assert_true(ob_npu_bd_encode(&bd, w));
     assert_true(ob_npu_bd_decode(w, &back));
-    assert_memory_equal(&bd, &back, sizeof bd);
+    uint32_t again[8];
+    assert_true(ob_npu_bd_encode(&back, again));
+    assert_memory_equal(w, again, sizeof w);
+    assert_int_equal(back.addr, bd.addr);
+    assert_int_equal(back.it_current, 63);
     w[7] |= 1u << 26; /* a next descriptor */
     assert_false(ob_npu_bd_decode(w, &back));
     w[7] = 0; /* not valid */
