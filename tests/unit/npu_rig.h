@@ -64,7 +64,6 @@ static inline ob_npu_soft_end rig_run(void *array, const uint32_t *w, size_t n, 
 }
 
 static const ob_npu_soft_array rig_table = {rig_make, rig_end, rig_run, rig_wipe};
-const ob_npu_soft_array ob_npu_array = {rig_make, rig_end, rig_run, rig_wipe}; /* in place of the library's */
 
 /* ---- an NPU on it ----------------------------------------------------------------------------- */
 

@@ -177,7 +177,7 @@ static ob_status add_piece(ob_npu_gemm *g, const ob_npu_mm *mm, int64_t j0, int6
 {
     piece p = {.mm = mm, .j0 = j0, .n = n, .m = ob_npu_pad_m(mm->n_rows), .k = ob_npu_pad_k(mm->k)};
     int64_t n_pad = ob_npu_pad_n(n);
-    size_t index, c_bytes = (size_t)p.m * (size_t)n_pad * 4;
+    size_t index = 0, c_bytes = (size_t)p.m * (size_t)n_pad * 4;
     OB_TRY(find_shape(g, p.m, p.k, n_pad, &index, err));
     double ms = estimate_ms(p.m, p.k, n_pad);
     if (g->n_pieces == MAX_CMDS || (g->n_pieces && (g->ms + ms > CHAIN_MS || g->c_len + c_bytes > MAX_C_BYTES))) {

@@ -77,8 +77,7 @@ static void file_name(char *out, size_t cap, ob_npu_design d, int64_t m, int64_t
     snprintf(out, cap, "%s_m%lld_k%lld_n%lld.elf", ob_npu_design_name(d), (long long)m, (long long)n_in, (long long)n_out);
 }
 
-/* Our builder may be used on hardware only where a compiler's text for some shape is there and word for word ours. */
-static bool builder_agrees(const ob_npu_kernel *k)
+bool ob_npu_kernel_builder_agrees(const ob_npu_kernel *k)
 {
     int n_same = 0, n_seen = 0;
     for (int i = 0; i < k->set.n_files; i++) {
@@ -146,7 +145,7 @@ ob_status ob_npu_kernel_load(ob_npu_kernel *k, ob_npu_dev *d, ob_npu_design desi
     ob_npu_bo_write(k->init, 0, t.text.data, t.text.len);
     ob_npu_queue_options opt = {.init = {.text = k->init, .n_bytes = t.text.len, .est_ms = 5}};
     OB_GOTO(ob_npu_queue_new(d, &opt, &k->queue, err));
-    k->builder = d->os->soft || builder_agrees(k);
+    k->builder = d->os->soft || ob_npu_kernel_builder_agrees(k);
 out:
     ob_npu_txn_deinit(&t);
     if (s != OB_OK) ob_npu_kernel_unload(k);

@@ -26,6 +26,10 @@ typedef struct ob_npu_kernel {
 OB_MUST_CHECK ob_status ob_npu_kernel_load(ob_npu_kernel *k, ob_npu_dev *d, ob_npu_design design, ob_err *err);
 void ob_npu_kernel_unload(ob_npu_kernel *k);
 
+/* Our builder may be used on hardware only where the set has a compiler's text of some shape, and each that it has is
+ * word for word ours. */
+bool ob_npu_kernel_builder_agrees(const ob_npu_kernel *k);
+
 /* "gemm_i8": files of a set are NAME.init.elf and NAME_m128_k576_n1024.elf. */
 const char *ob_npu_design_name(ob_npu_design d);
 

@@ -1,5 +1,4 @@
 /* The real table: libc, sysfs and cache-line flushes. */
-#define _GNU_SOURCE
 #include "dev/npu/npu_os.h"
 
 #include <dirent.h>

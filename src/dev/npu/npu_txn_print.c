@@ -49,7 +49,7 @@ static void print_op(const ob_npu_op *op, ob_buf *out)
     case OB_TXN_BLOCKWRITE:
         ob_buf_addf(out, "@0x%" PRIx64 ", [%u]", op->addr, op->n_data);
         for (uint32_t i = 0; i < op->n_data; i++) {
-            char label[40];
+            char label[48];
             snprintf(label, sizeof label, "%s.%u", name_of(op->code), i);
             ob_buf_addf(out, "\n%-32s0x%x", label, op->data[i]);
         }
