@@ -25,6 +25,7 @@
 #define OB_MAX_STOP_BYTES 1024u
 #define OB_MAX_LOGIT_BIAS 4096u
 #define OB_MAX_TOP_LOGPROBS 20u
+#define OB_MAX_DRAFT_TOK 16u                 /* tried ahead by speculative decoding */
 #define OB_MAX_N_CHOICES 128u
 #define OB_MAX_JSON_DEPTH 128u
 #define OB_MAX_JSON_ALLOC_BYTES (512u << 20) /* what parsing one body may allocate in all */

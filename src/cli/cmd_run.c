@@ -80,6 +80,7 @@ static void write_json(ob_buf *o, const ob_talk *t, const ob_talk_result *r)
                 t->info.device.kind, m->n_prompt, m->n_cached, m->n_gen);
     ob_buf_addf(o, ", \"timings\": {\"load_ms\": %.3f, \"prompt_ms\": %.3f, \"predicted_ms\": %.3f", t->info.load_ms,
                 m->prompt_ms, m->gen_ms);
+    if (m->n_drafted) ob_buf_addf(o, ", \"draft_n\": %d, \"draft_n_accepted\": %d", m->n_drafted, m->n_draft_right);
     if (t->info.prefill_device[0])
         ob_buf_addf(o, ", \"prefill_device\": \"%s\", \"handed_n\": %d, \"handover_ms\": %.3f", t->info.prefill_device,
                     m->n_handed, m->handover_ms);

@@ -4,17 +4,26 @@
 #include "base/math.h"
 #include "cli/cli.h"
 
-static ob_type cache_type(const ob_args *a, ob_opt_id id, ob_type def)
+/* With --exact also caches are f32 where nothing else is said. */
+static ob_type cache_type(const ob_args *a, ob_opt_id id)
 {
+    if (ob_cli_flag(a, OB_OPT_EXACT) && !ob_cli_given(a, id)) return OB_F32;
+    ob_type t = OB_F16;
     const char *s = ob_cli_str(a, id);
-    if (s) (void)ob_type_from_name(s, &def); /* the option table lists only known names */
-    return def;
+    if (s) (void)ob_type_from_name(s, &t); /* the option table lists only known names */
+    return t;
 }
 
 ob_act4_use ob_cli_act4(const ob_args *a)
 {
     const char *s = ob_cli_str(a, OB_OPT_ACT4); /* NULL where the command lacks it */
     return !s || !strcmp(s, "off") ? OB_ACT4_OFF : !strcmp(s, "attn") ? OB_ACT4_ATTN : OB_ACT4_ALL;
+}
+
+static ob_speculate speculate(const ob_args *a)
+{
+    const char *s = ob_cli_str(a, OB_OPT_SPECULATE); /* NULL where the command lacks it */
+    return !s || !strcmp(s, "off") ? OB_SPECULATE_OFF : !strcmp(s, "on") ? OB_SPECULATE_ON : OB_SPECULATE_AUTO;
 }
 
 void ob_cli_memory_params(const ob_args *a, ob_engine_params *out)
@@ -41,11 +50,13 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->n_seq = (int32_t)ob_cli_int(a, OB_OPT_PARALLEL); /* 0 where the command lacks it */
     out->prefill_device = ob_cli_str(a, OB_OPT_PREFILL_DEVICE); /* NULL where the command lacks it */
     out->prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);
+    out->speculate = speculate(a);
+    out->n_draft = (int32_t)ob_cli_int(a, OB_OPT_DRAFT_MAX);
     out->exact = ob_cli_flag(a, OB_OPT_EXACT);
     out->act4 = ob_cli_act4(a);
     out->official_rounding = ob_cli_flag(a, OB_OPT_OFFICIAL_ROUNDING);
-    out->k_type = cache_type(a, OB_OPT_CTK, out->k_type);
-    out->v_type = cache_type(a, OB_OPT_CTV, out->v_type);
+    out->k_type = cache_type(a, OB_OPT_CTK);
+    out->v_type = cache_type(a, OB_OPT_CTV);
 }
 
 ob_pooling ob_cli_pooling(const ob_args *a)

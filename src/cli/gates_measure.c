@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -460,15 +461,6 @@ out:
 
 /* ------------------------------------------------------------------ (c) */
 
-ob_status ob_gates_measure_speculation(const ob_gates_run *g, ob_err *err)
-{
-    (void)err;
-    ob_gate *gate = ob_gates_add(g->report, 'c', "speculation", "speculative decoding, with equal text");
-    gate->state = OB_GATE_OPEN;
-    snprintf(gate->text, sizeof gate->text, "not in this version, on any device");
-    return OB_OK;
-}
-
 enum { N_BATCH = 4, BATCH_TOK = 24, BATCH_CTX = 384 };
 
 typedef struct reply {
@@ -493,8 +485,8 @@ static void on_event(void *arg, const ob_event *ev)
     pthread_mutex_unlock(r->lock);
 }
 
-/* Replies to prompts [first, first + n), together; each is the text from another place on. */
-static ob_status ask(ob_engine *e, reply *out, int first, int n, ob_err *err)
+/* Replies to prompts [first, first + n), together; each is the text from another place on, or half as much of it twice. */
+static ob_status ask(ob_engine *e, reply *out, int first, int n, bool twice, ob_err *err)
 {
     ob_status s = OB_OK;
     ob_request *requests[N_BATCH] = {NULL};
@@ -507,6 +499,17 @@ static ob_status ask(ob_engine *e, reply *out, int first, int n, ob_err *err)
         s = ob_tok_encode(ob_engine_tok(e), text, strlen(text) / (size_t)(i + 1), OB_TOK_BOS, &tok, &n_tok, err);
         p.prompt = tok;
         p.n_prompt = OB_MIN(n_tok, (size_t)BATCH_CTX / 2 / (size_t)(i + 1)); /* of a small vocabulary there are many */
+        if (s == OB_OK && twice) {
+            p.n_prompt &= ~(size_t)1;
+            memcpy(tok + p.n_prompt / 2, tok, p.n_prompt / 2 * sizeof *tok);
+        }
+        /* One of few tokens at each place: a model of random weights repeats itself no other way. */
+        ob_logit_bias bias[8];
+        for (int k = 0; k < 8; k++) bias[k] = (ob_logit_bias){.id = 16 + 9 * k, .bias = 1000};
+        if (twice) {
+            p.sampler.bias = bias;
+            p.sampler.n_bias = OB_COUNT(bias);
+        }
         p.max_tokens = BATCH_TOK;
         p.ignore_eos = true;
         p.cache_prompt = false;
@@ -530,6 +533,25 @@ static ob_status ask(ob_engine *e, reply *out, int first, int n, ob_err *err)
     return s;
 }
 
+typedef ob_status (*compare_fn)(const ob_gates_run *g, const char *path, ob_gate_row *w, ob_err *err);
+
+static int count_same(const reply *a, const reply *b)
+{
+    int n = 0;
+    for (int i = 0; i < N_BATCH; i++) n += a[i].n == b[i].n && !memcmp(a[i].ids, b[i].ids, (size_t)a[i].n * sizeof(int32_t));
+    return n;
+}
+
+static void batch_params(const ob_gates_run *g, const char *path, ob_engine_params *p)
+{
+    ob_engine_defaults(p);
+    p->model_path = path;
+    p->device = g->candidate;
+    p->n_ctx = BATCH_CTX;
+    p->n_seq = N_BATCH;
+    p->n_threads = g->n_threads;
+}
+
 static ob_status compare_batch(const ob_gates_run *g, const char *path, ob_gate_row *w, ob_err *err)
 {
     ob_status s = OB_OK;
@@ -538,19 +560,12 @@ static ob_status compare_batch(const ob_gates_run *g, const char *path, ob_gate_
     pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
     reply alone[N_BATCH] = {0}, together[N_BATCH] = {0};
     ob_engine_params p;
-    ob_engine_defaults(&p);
-    p.model_path = path;
-    p.device = g->candidate;
-    p.n_ctx = BATCH_CTX;
-    p.n_seq = N_BATCH;
-    p.n_threads = g->n_threads;
+    batch_params(g, path, &p);
     for (int i = 0; i < N_BATCH; i++) alone[i] = together[i] = (reply){.lock = &lock, .changed = &changed};
     OB_TRY(ob_engine_new(&p, &e, err));
-    for (int i = 0; i < N_BATCH; i++) OB_GOTO(ask(e, alone, i, 1, err));
-    OB_GOTO(ask(e, together, 0, N_BATCH, err));
-    int n_same = 0;
-    for (int i = 0; i < N_BATCH; i++)
-        n_same += alone[i].n == together[i].n && !memcmp(alone[i].ids, together[i].ids, (size_t)alone[i].n * sizeof(int32_t));
+    for (int i = 0; i < N_BATCH; i++) OB_GOTO(ask(e, alone, i, 1, false, err));
+    OB_GOTO(ask(e, together, 0, N_BATCH, false, err));
+    const int n_same = count_same(alone, together);
     w->state = n_same == N_BATCH ? OB_GATE_CLOSED : OB_GATE_OPEN;
     snprintf(w->text, sizeof w->text, "%d of %d texts of %d tokens are the same alone and together", n_same, (int)N_BATCH, (int)BATCH_TOK);
 out:
@@ -558,37 +573,76 @@ out:
     return s;
 }
 
-/* One model of attention and one with states stand in where there are reference files. */
-static ob_status batch_golden(const ob_gates_run *g, ob_gate *gate, const char *name, ob_err *err)
+/* The same prompts with and without drafts; they repeat themselves, so that there is something to draft. */
+static ob_status compare_speculation(const ob_gates_run *g, const char *path, ob_gate_row *w, ob_err *err)
 {
-    char path[1024];
-    ob_gate_row *w;
+    ob_status s = OB_OK;
+    ob_engine *e = NULL;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+    reply replies[2][N_BATCH] = {0};
+    ob_engine_stats st = {0};
+    ob_engine_params p;
+    batch_params(g, path, &p);
+    for (int on = 0; on < 2; on++) {
+        p.speculate = on ? OB_SPECULATE_ON : OB_SPECULATE_OFF;
+        for (int i = 0; i < N_BATCH; i++) replies[on][i] = (reply){.lock = &lock, .changed = &changed};
+        OB_GOTO(ob_engine_new(&p, &e, err));
+        for (int i = 0; i < N_BATCH; i++) OB_GOTO(ask(e, replies[on], i, 1, true, err));
+        ob_engine_get_stats(e, &st);
+        ob_engine_free(e);
+        e = NULL;
+    }
+    const int n_same = count_same(replies[0], replies[1]);
+    w->state = n_same == N_BATCH && st.n_drafted ? OB_GATE_CLOSED : OB_GATE_OPEN;
+    snprintf(w->text, sizeof w->text, "%d of %d texts of %d tokens are the same with drafts, of which %d of %d came true", n_same,
+             (int)N_BATCH, (int)BATCH_TOK, (int)st.n_draft_right, (int)st.n_drafted);
+out:
+    ob_engine_free(e);
+    return s;
+}
+
+static void compare_texts(const ob_gates_run *g, compare_fn compare, const char *what, const char *name, const char *path,
+                         ob_gate_row *w)
+{
     ob_err why;
-    snprintf(path, sizeof path, "%s/%s.gguf", g->golden, name);
-    FILE *f = fopen(path, "rbe");
-    if (!f) return OB_OK;
-    fclose(f);
-    OB_TRY(ob_gate_add_row(gate, name, &w, err));
-    say(g, "several at once", name);
-    if (compare_batch(g, path, w, &why) != OB_OK) set_row(w, OB_GATE_OPEN, "the candidate", why.text);
+    say(g, what, name);
+    if (compare(g, path, w, &why) != OB_OK) set_row(w, OB_GATE_OPEN, "the candidate", why.text);
+}
+
+/* A gate about --models, and about the files [n] of reference models, which stand in where there are none. */
+static ob_status measure_texts(const ob_gates_run *g, ob_gate *gate, compare_fn compare, const char *what,
+                               const char *const *golden, size_t n, ob_err *err)
+{
+    for (int i = 0; i < g->n_models; i++) {
+        ob_gate_row *w;
+        bool here;
+        OB_TRY(next_row(gate, &g->models[i], &w, &here, err));
+        if (here) compare_texts(g, compare, what, g->models[i].name, g->models[i].path, w);
+    }
+    for (size_t i = 0; g->golden && i < n; i++) {
+        char path[1024];
+        ob_gate_row *w;
+        snprintf(path, sizeof path, "%s/%s.gguf", g->golden, golden[i]);
+        if (access(path, R_OK)) continue;
+        OB_TRY(ob_gate_add_row(gate, golden[i], &w, err));
+        compare_texts(g, compare, what, golden[i], path, w);
+    }
+    if (!gate->n_rows) note_none(g, gate);
+    ob_gate_settle(gate);
     return OB_OK;
 }
 
 ob_status ob_gates_measure_batch(const ob_gates_run *g, ob_err *err)
 {
-    ob_gate *gate = ob_gates_add(g->report, 'c', "sequences", "several sequences per batch, with equal text");
-    ob_err why;
-    for (int i = 0; i < g->n_models; i++) {
-        ob_gate_row *w;
-        bool here;
-        OB_TRY(next_row(gate, &g->models[i], &w, &here, err));
-        if (!here) continue;
-        say(g, "several at once", g->models[i].name);
-        if (compare_batch(g, g->models[i].path, w, &why) != OB_OK) set_row(w, OB_GATE_OPEN, "the candidate", why.text);
-    }
     static const char *const golden[] = {"llama", "qwen35moe"};
-    for (size_t i = 0; g->golden && i < OB_COUNT(golden); i++) OB_TRY(batch_golden(g, gate, golden[i], err));
-    if (!gate->n_rows) note_none(g, gate);
-    ob_gate_settle(gate);
-    return OB_OK;
+    return measure_texts(g, ob_gates_add(g->report, 'c', "sequences", "several sequences per batch, with equal text"),
+                         compare_batch, "several at once", golden, OB_COUNT(golden), err);
+}
+
+ob_status ob_gates_measure_speculation(const ob_gates_run *g, ob_err *err)
+{
+    static const char *const golden[] = {"llama", "qwen35moe"};
+    return measure_texts(g, ob_gates_add(g->report, 'c', "speculation", "speculative decoding, with equal text"),
+                         compare_speculation, "speculation", golden, OB_COUNT(golden), err);
 }

@@ -12,39 +12,13 @@ static void on_progress(void *arg, double fraction)
     ob_progress_part(&l->progress, "loading", fraction);
 }
 
-static ob_type cache_type(const ob_args *a, ob_opt_id id, bool exact)
-{
-    if (exact && !ob_cli_given(a, id)) return OB_F32;
-    ob_type t = OB_F16;
-    const char *name = ob_cli_str(a, id);
-    if (name) (void)ob_type_from_name(name, &t); /* the option table lists only known names */
-    return t;
-}
-
 ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
 {
     memset(l, 0, sizeof *l);
     OB_TRY(ob_cli_find_model(ob_cli_str(a, OB_OPT_MODEL), &l->path, err));
     ob_progress_init(&l->progress, ob_cli_flag(a, OB_OPT_QUIET));
-    bool exact = ob_cli_flag(a, OB_OPT_EXACT);
-    ob_engine_defaults(&l->params);
+    ob_cli_engine_params(a, &l->params);
     l->params.model_path = l->path;
-    l->params.device = ob_cli_str(a, OB_OPT_DEVICE);
-    l->params.split = ob_cli_str(a, OB_OPT_SPLIT);
-    l->params.n_cpu_moe = (int32_t)ob_cli_int(a, OB_OPT_CPU_MOE);
-    ob_cli_memory_params(a, &l->params);
-    l->params.fallback = true;
-    l->params.n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
-    l->params.n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
-    l->params.n_ubatch = (int32_t)ob_cli_int(a, OB_OPT_UBATCH);
-    l->params.no_recipes = ob_cli_flag(a, OB_OPT_NO_RECIPES);
-    l->params.k_type = cache_type(a, OB_OPT_CTK, exact);
-    l->params.v_type = cache_type(a, OB_OPT_CTV, exact);
-    l->params.prefill_device = ob_cli_str(a, OB_OPT_PREFILL_DEVICE); /* NULL where the command lacks it */
-    l->params.prefill_min_tokens = (int32_t)ob_cli_int(a, OB_OPT_PREFILL_MIN);
-    l->params.exact = exact;
-    l->params.act4 = ob_cli_act4(a);
-    l->params.official_rounding = ob_cli_flag(a, OB_OPT_OFFICIAL_ROUNDING);
     l->params.n_seq = 1;
     l->params.on_progress = on_progress;
     l->params.progress_arg = l;

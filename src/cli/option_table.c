@@ -66,6 +66,12 @@ static const ob_option k_options[] = {
         .min = 1, .max = OB_MAX_CTX, .env = "ONEBIT_PREFILL_MIN_TOKENS",
         .commands = OB_IN(SERVE) | OB_IN(RUN) | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD),
         .doc = "only prompts with so many tokens that are not in the cache go to --prefill-device"},
+    [OB_OPT_SPECULATE] = {.name = "speculate", .kind = OB_OPT_KIND_ENUM, .choices = "auto|on|off", .def = "auto",
+        .env = "ONEBIT_SPECULATE", .commands = GENERATE,
+        .doc = "try several tokens in one step where the text repeats itself (code, quotes, lists), as far as that is "
+               "measured to be quicker; auto: on devices where it cannot change a bit of the text"},
+    [OB_OPT_DRAFT_MAX] = {.name = "draft-max", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "16", .min = 1, .max = OB_MAX_DRAFT_TOK,
+        .env = "ONEBIT_DRAFT_MAX", .commands = GENERATE, .doc = "most tokens to try ahead of one"},
     [OB_OPT_EXACT] = {.name = "exact", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(EMBED) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS) | OB_IN(CLASSIFY) | OB_IN(RUN) | OB_IN(CHAT) |
                     OB_IN(SERVE) | OB_IN(CHECK),

@@ -79,7 +79,6 @@ ob_status ob_cli_load_scorer(const ob_args *a, ob_scorer **out, ob_err *err)
     p.n_seq = 0;
     p.n_ctx = 0;
     p.embed = false;
-    if (p.exact) p.k_type = p.v_type = OB_F32;
     ob_status s = ob_scorer_new(&p, out, err);
     if (s != OB_OK && err && !strstr(err->text, path)) s = ob_err_prefix(err, s, "%.150s", path);
     ob_free(path);

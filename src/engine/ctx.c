@@ -544,6 +544,12 @@ static void close_places(ob_ctx *c)
     for (int32_t i = 0; i < c->n_buckets; i++) bucket_deinit(c, &c->buckets[i]);
     ob_experts_detach(c->experts);
     ob_kv_free(c->kv);
+    for (int32_t i = 0; c->marks && i < c->n_states; i++) {
+        ob_dev *dev = c->places[c->state_dev[i]].dev;
+        if (c->marks[i]) dev->api->buffer_free(dev, c->marks[i]);
+    }
+    ob_free(c->marks);
+    c->marks = NULL;
     for (int32_t d = 0; d < c->n_places; d++) {
         place *at = &c->places[d];
         ob_ckpts_free(at->ckpts);
@@ -1143,9 +1149,11 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
     const int32_t n_rows = ob_ctx_n_rows(c, chunks, n_chunks);
     OB_TRY(need_rows(c, n_rows, err));
     OB_TRY(take_pages(c, chunks, n_chunks, err));
+    const double t0 = ob_now_ms();
     fill_step(c, chunks, n_chunks, &st);
     c->last = NULL;
     OB_TRY(ob_ctx_note_fault(c, run_stages(c, b, &st, rows != NULL, err)));
+    c->step_ms = ob_now_ms() - t0;
     c->last = b;
     c->last_n_rows = n_rows;
     c->has_rows = rows != NULL || b->prog->top == OB_NONE;
@@ -1155,11 +1163,13 @@ ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks, const
         s->n_tok += chunks[k].n_tok;
         for (int32_t d = 0; d < c->n_places; d++)
             if (c->places[d].ckpts)
-                ob_ckpts_save(c->places[d].ckpts, s->slot, s->tok, s->n_tok, chunks[k].n_tok == 1);
+                ob_ckpts_save(c->places[d].ckpts, s->slot, s->tok, s->n_tok, !chunks[k].prompt);
     }
     if (rows) *rows = c->rows;
     return OB_OK;
 }
+
+double ob_ctx_step_ms(const ob_ctx *c) { return c->step_ms; }
 
 bool ob_ctx_top(const ob_ctx *c, int32_t row, ob_top_logits *out)
 {

@@ -57,6 +57,8 @@ typedef struct ob_chunk {
  * OB_E_CONTEXT_LENGTH when a sequence would pass n_ctx. */
 OB_MUST_CHECK ob_status ob_ctx_step(ob_ctx *c, const ob_chunk *chunks, int32_t n_chunks,
                                     const float **rows, ob_err *err);
+/* Milliseconds of the last step; what it took to prepare a plan of its size, the first time, is left out. */
+double ob_ctx_step_ms(const ob_ctx *c);
 /* With rows NULL what stays on the device need not be fetched: of each row of the last step the best logits, or one
  * whole row, can be had until the next step. ob_ctx_top is false where the device gives whole rows only. */
 bool ob_ctx_top(const ob_ctx *c, int32_t row, ob_top_logits *out);
@@ -114,5 +116,10 @@ void ob_ctx_seq_adopt(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n);
 /* Forget what lies behind the first n tokens (at most as many as it has), imported pages too. With recurrent states n
  * must be what it has: they cannot be rewound. */
 void ob_ctx_seq_cut(ob_ctx *c, ob_seq *s, int32_t n);
+
+/* For tokens that may turn out wrong: remember the recurrent states after the sequence's last token, and go back there
+ * (once or more often). Copies on the device, made when first needed; without states nothing is copied. */
+OB_MUST_CHECK ob_status ob_ctx_seq_mark(ob_ctx *c, ob_seq *s, ob_err *err);
+OB_MUST_CHECK ob_status ob_ctx_seq_rewind(ob_ctx *c, ob_seq *s, ob_err *err);
 
 #endif

@@ -40,6 +40,7 @@ struct ob_seq {
     int32_t slot;     /* of the recurrent state; also its index in ob_ctx.seqs */
     int32_t n_tok;    /* tokens in the cache */
     int32_t n_pages;
+    int32_t n_marked; /* tokens at ob_ctx_seq_mark */
     int32_t *tok;     /* [n_ctx] */
     int32_t *pages;   /* [max_pages] */
 };
@@ -68,6 +69,7 @@ struct ob_ctx {
     ob_dev_buf **states; /* [n_states] of the program */
     int32_t *state_dev;  /* [n_states] place of each */
     int32_t n_states;
+    ob_dev_buf **marks;  /* [n_states] copies of ob_ctx_seq_mark, beside the originals; NULL: never needed */
     ob_seq *seqs; /* [n_seq] */
     int32_t max_pages; /* per sequence */
     int32_t n_pages;   /* in all */
@@ -87,6 +89,7 @@ struct ob_ctx {
     float *top;     /* [max_rows][2 OB_TOP_K_MAX + 2] of the last step; see OB_OP_TOP_K */
     const bucket *last; /* of the last step, NULL before one and after one that failed */
     int32_t last_n_rows;
+    double step_ms;
     bool has_rows;  /* `rows` is of the last step */
 };
 

@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/math.h"
 #include "engine/ctx_int.h"
 
@@ -105,6 +106,45 @@ void ob_ctx_seq_adopt(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n)
     s->n_tok = n;
     for (int32_t d = 0; d < c->n_places; d++)
         if (c->places[d].ckpts) ob_ckpts_save(c->places[d].ckpts, s->slot, s->tok, n, false);
+}
+
+static ob_status make_marks(ob_ctx *c, ob_err *err)
+{
+    if (c->marks) return OB_OK;
+    c->marks = ob_calloc((size_t)c->n_states, sizeof(ob_dev_buf *));
+    if (!c->marks) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for copies of states");
+    for (int32_t i = 0; i < c->n_states; i++) {
+        ob_dev *dev = c->places[c->state_dev[i]].dev;
+        OB_TRY(dev->api->buffer_new(dev, state_bytes(c, i) * (uint64_t)c->p.n_seq, 0, &c->marks[i], err));
+    }
+    return OB_OK;
+}
+
+static ob_status copy_states(ob_ctx *c, ob_dev_buf **dst, ob_dev_buf **src, int32_t slot, ob_err *err)
+{
+    for (int32_t i = 0; i < c->n_states; i++) {
+        ob_dev *dev = c->places[c->state_dev[i]].dev;
+        const uint64_t n = state_bytes(c, i), at = (uint64_t)slot * n;
+        OB_TRY(dev->api->buffer_copy(dev, dst[i], at, src[i], at, n, err));
+    }
+    return OB_OK;
+}
+
+ob_status ob_ctx_seq_mark(ob_ctx *c, ob_seq *s, ob_err *err)
+{
+    OB_TRY(check_open(c, err));
+    s->n_marked = s->n_tok;
+    if (!c->n_states) return OB_OK;
+    OB_TRY(note(c, make_marks(c, err)));
+    return note(c, copy_states(c, c->marks, c->states, s->slot, err));
+}
+
+ob_status ob_ctx_seq_rewind(ob_ctx *c, ob_seq *s, ob_err *err)
+{
+    OB_TRY(check_open(c, err));
+    if (c->n_states) OB_TRY(note(c, copy_states(c, c->states, c->marks, s->slot, err)));
+    ob_ctx_seq_cut(c, s, s->n_marked);
+    return OB_OK;
 }
 
 void ob_ctx_seq_cut(ob_ctx *c, ob_seq *s, int32_t n)

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/math.h"
 #include "engine/ctx.h"
+#include "engine/speculate.h"
 #include "engine/handover.h"
 #include "engine/stop.h"
 
@@ -55,6 +56,8 @@ struct ob_request {
     bool handed_once;       /* or tried: what is left runs here */
     int32_t n_handed;
     double handover_ms;
+    ob_spec_odds odds;
+    int32_t n_drafted, n_draft_right;
     ob_request *next;
 };
 
@@ -85,6 +88,11 @@ struct ob_engine {
     int32_t *chunk_slot;
     float *row;         /* one row of logits, for the sampler to change */
     double ms_per_tok;  /* measured cost of a prefill token */
+    bool has_states;    /* of sequences: they can only be rewound to where they were copied */
+    int32_t n_draft;    /* most tokens to draft; 0: none */
+    ob_spec_draft *drafts;   /* [n_seq] of the chunks */
+    ob_spec_costs costs;
+    double mark_ms;     /* of the step in hand: copying states before it */
 };
 
 void ob_request_defaults(ob_request_params *p)
@@ -270,7 +278,8 @@ static void fill_timings(const ob_request *r, ob_timings *t)
 {
     double now = ob_now_ms();
     *t = (ob_timings){.n_prompt = r->n_prompt, .n_cached = r->n_cached, .n_gen = r->n_gen,
-                      .queue_ms = r->queue_ms, .n_handed = r->n_handed, .handover_ms = r->handover_ms};
+                      .queue_ms = r->queue_ms, .n_handed = r->n_handed, .handover_ms = r->handover_ms,
+                      .n_drafted = r->n_drafted, .n_draft_right = r->n_draft_right};
     if (r->t_first > 0) {
         t->prompt_ms = r->t_first - r->t_start;
         t->gen_ms = now - r->t_first;
@@ -362,7 +371,18 @@ static ob_status sample(ob_engine *e, ob_request *r, int32_t row, ob_logprob *ch
     return ob_sampler_next(r->sampler, e->row, e->eog, n_banned, r->n_top, chosen, top, err);
 }
 
-static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
+/* Take n tokens back that were tried. Recurrent states can only go back to before the step: what it read rightly is read
+ * once more by the next one. */
+static ob_status take_back(ob_engine *e, ob_request *r, int32_t n, ob_err *err)
+{
+    if (e->has_states) return ob_ctx_seq_rewind(e->ctx, r->seq, err);
+    ob_ctx_seq_cut(e->ctx, r->seq, ob_seq_len(r->seq) - n);
+    return OB_OK;
+}
+
+/* Sample the next token of a request and deliver it; its cache has `n_ahead` tokens more than it should if that is not
+ * `draft` (-1: nothing is drafted). True when it is, and the request goes on. */
+static bool take_token(ob_engine *e, ob_request *r, int32_t row, int32_t draft, int32_t n_ahead, bool guard)
 {
     ob_err err;
     ob_logprob chosen, top[TOP_MAX];
@@ -371,16 +391,20 @@ static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
     if (s == OB_OK) ob_sampler_accept(r->sampler, chosen.id);
     ob_alloc_guard(false);
     if (s == OB_OK && r->gram) s = ob_gram_accept(r->gram, chosen.id, &err);
+    const bool right = s == OB_OK && chosen.id == draft;
+    if (s == OB_OK && !right && n_ahead) s = take_back(e, r, n_ahead, &err);
     if (s != OB_OK) {
         finish(e, r, OB_FINISH_ERROR, NULL, &err);
-        return;
+        return false;
     }
     const char *stop_string = NULL;
     r->tok[r->n_tok++] = chosen.id;
     r->n_gen++;
+    r->n_draft_right += right;
     if (r->t_first == 0) r->t_first = ob_now_ms();
     pthread_mutex_lock(&e->lock);
     e->stats.n_gen_tok++;
+    e->stats.n_draft_right += right;
     pthread_mutex_unlock(&e->lock);
     int32_t n_top = OB_MAX(0, OB_MIN(r->n_top, e->info.n_vocab));
     if (!r->ignore_eos && ob_tok_is_eog(ob_ctx_tok(e->ctx), chosen.id)) {
@@ -389,7 +413,24 @@ static void take_token(ob_engine *e, ob_request *r, int32_t row, bool guard)
         finish(e, r, OB_FINISH_STOP, stop_string, NULL);
     } else if (r->n_gen >= r->max_tokens) {
         finish(e, r, OB_FINISH_LENGTH, NULL, NULL);
+    } else {
+        return right;
     }
+    return false;
+}
+
+/* The tokens that rows [row, row + n_out) of chunk k give: one, and one more for each draft that came true. */
+static void take_tokens(ob_engine *e, int32_t k, int32_t row, bool guard)
+{
+    ob_request *r = e->slots[e->chunk_slot[k]];
+    const ob_chunk *ch = &e->chunks[k];
+    const int32_t n_draft = ch->prompt ? 0 : ch->n_out - 1, before = r->n_draft_right;
+    r->n_drafted += n_draft;
+    const int32_t *draft = ch->tok + ch->n_tok - n_draft;
+    for (int32_t i = 0; take_token(e, r, row + i, i < n_draft ? draft[i] : -1, n_draft - i, guard); i++) {}
+    /* One that has ended needs no odds. */
+    if (n_draft && e->slots[e->chunk_slot[k]] == r)
+        ob_spec_note(&r->odds, e->drafts[k].trust, n_draft, r->n_draft_right - before);
 }
 
 /* ------------------------------------------------------------------ faults */
@@ -623,10 +664,11 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
     for (int32_t i = 0; i < e->info.n_seq; i++) {
         ob_request *r = e->slots[i];
         if (!r || !r->prefilled || r->job) continue;
-        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = &r->tok[r->n_tok - 1], .n_tok = 1, .n_out = 1,
-                                      .pics = r->pics, .n_pics = r->n_pics};
-        e->chunk_slot[n++] = i;
-        n_decode++;
+        const int32_t done = ob_seq_len(r->seq); /* one less than there are, but after drafts that were wrong */
+        e->chunks[n] = (ob_chunk){.seq = r->seq, .tok = r->tok + done, .n_tok = r->n_tok - done, .n_out = 1,
+                                  .pics = r->pics, .n_pics = r->n_pics};
+        e->chunk_slot[n] = i;
+        n_decode += e->chunks[n++].n_tok;
     }
     int32_t budget = prefill_budget(e, n_decode), room = e->info.n_ubatch - n_decode;
     while (budget > 0) {
@@ -635,7 +677,7 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
             ob_request *r = e->slots[i];
             if (!r || r->prefilled || r->job) continue;
             bool taken = false;
-            for (int32_t k = n_decode; k < n; k++) taken |= e->chunk_slot[k] == i;
+            for (int32_t k = 0; k < n; k++) taken |= e->chunk_slot[k] == i;
             if (taken) continue;
             if (best < 0 || r->priority > e->slots[best]->priority ||
                 (r->priority == e->slots[best]->priority && r->order < e->slots[best]->order))
@@ -658,17 +700,66 @@ static int32_t form_batch(ob_engine *e, int32_t *n_prefill)
     return n;
 }
 
+/* Tokens of a step, and those of them that are drafts. */
+static int32_t step_rows(const ob_engine *e, int32_t n, int32_t *n_draft)
+{
+    int32_t rows = 0;
+    *n_draft = 0;
+    for (int32_t k = 0; k < n; k++) {
+        rows += e->chunks[k].n_tok;
+        if (!e->chunks[k].prompt) *n_draft += e->chunks[k].n_out - 1;
+    }
+    return rows;
+}
+
+/* Let decoding sequences, which are the whole step, try the tokens that they are likely to repeat. Drafts lie behind a
+ * request's tokens until they are sampled, or others are. */
+static ob_status add_drafts(ob_engine *e, int32_t n, ob_err *err)
+{
+    int32_t n_pages = 0;
+    e->mark_ms = 0;
+    for (int32_t k = 0; k < n; k++) {
+        ob_request *r = e->slots[e->chunk_slot[k]];
+        ob_spec_draft *d = &e->drafts[k];
+        *d = ob_spec_find(r->tok, r->n_tok, r->tok + r->n_tok, OB_MIN(e->n_draft, r->max_tokens - r->n_gen - 1), &r->odds);
+        for (int32_t i = 0; i < d->n; i++)
+            if (ob_tok_is_eog(ob_ctx_tok(e->ctx), r->tok[r->n_tok + i])) d->n = i;
+        n_pages += ob_ctx_pages_needed(e->ctx, r->seq, e->chunks[k].n_tok + d->n);
+    }
+    if (n_pages > ob_ctx_pages_available(e->ctx)) return OB_OK;
+    /* So few that all of them could be read again, with a token of every other sequence. */
+    const int32_t room = (e->info.n_ubatch - e->info.n_seq) / n - 1;
+    const int32_t most = ob_spec_choose(&e->costs, e->drafts, n, room);
+    const double t0 = ob_now_ms();
+    for (int32_t k = 0; k < n; k++) {
+        ob_chunk *ch = &e->chunks[k];
+        int32_t take = OB_MIN(most, e->drafts[k].n);
+        /* States are kept for later prompts where a page is full: no step may go past that. */
+        if (e->has_states) take = OB_MIN(take, -(ob_seq_len(ch->seq) + ch->n_tok) & (OB_SEQ_PAGE_TOK - 1));
+        if (take < 1) continue;
+        if (e->has_states) OB_TRY(ob_ctx_seq_mark(e->ctx, ch->seq, err));
+        ch->n_tok += take;
+        ch->n_out += take;
+    }
+    e->mark_ms = ob_now_ms() - t0;
+    return OB_OK;
+}
+
 static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, double ms)
 {
-    bool decode_only = n_prefill == 0;
+    int32_t n_draft;
+    const int32_t n_rows = step_rows(e, n, &n_draft);
+    const bool guard = n_prefill == 0 && n_draft == 0;
     int32_t row = 0;
+    if (!n_prefill) ob_spec_note_cost(&e->costs, n_rows, ob_ctx_step_ms(e->ctx) + e->mark_ms);
     if (n_prefill >= MIN_CHUNK / 2) {
-        double per_tok = ms / n_prefill;
+        const double per_tok = ob_ctx_step_ms(e->ctx) / n_prefill;
         e->ms_per_tok = e->ms_per_tok > 0 ? 0.7 * e->ms_per_tok + 0.3 * per_tok : per_tok;
     }
     pthread_mutex_lock(&e->lock);
     e->stats.n_steps++;
     e->stats.n_prompt_tok += (uint64_t)n_prefill;
+    e->stats.n_drafted += (uint64_t)n_draft;
     if (n_prefill) e->stats.prompt_s += ms * 1e-3;
     ob_ctx_cache_stats(e->ctx, &e->stats.kv_tok_used, &e->stats.kv_tok_cached, &e->stats.kv_tok_total);
     for (int32_t k = 0; k < n; k++) {
@@ -686,20 +777,22 @@ static void after_step(ob_engine *e, int32_t n, int32_t n_prefill, double ms)
             r->prefilled = true;
             if (r->cache_prompt) ob_ctx_seq_publish(e->ctx, r->seq);
         }
-        take_token(e, r, row++, decode_only);
+        take_tokens(e, k, row, guard);
+        row += e->chunks[k].n_out;
     }
 }
 
 /* False: there was nothing to run. */
 static bool run_step(ob_engine *e)
 {
-    int32_t n_prefill;
+    int32_t n_prefill, n_draft;
     int32_t n = form_batch(e, &n_prefill);
     if (n == 0) return false;
     ob_err err = {0};
-    double t0 = ob_now_ms();
-    ob_alloc_guard(n_prefill == 0);
-    ob_status s = ob_ctx_step(e->ctx, e->chunks, n, NULL, &err);
+    const double t0 = ob_now_ms();
+    ob_status s = e->n_draft && n_prefill == 0 ? add_drafts(e, n, &err) : OB_OK;
+    ob_alloc_guard(n_prefill == 0 && step_rows(e, n, &n_draft) == n); /* with drafts it may be the first of its size */
+    if (s == OB_OK) s = ob_ctx_step(e->ctx, e->chunks, n, NULL, &err);
     ob_alloc_guard(false);
     if (s == OB_OK) {
         after_step(e, n, n_prefill, ob_now_ms() - t0);
@@ -769,9 +862,18 @@ static ob_status open_handover(ob_engine *e, const ob_engine_params *p, ob_err *
     return OB_OK;
 }
 
+/* Most tokens that a sequence drafts; 0: it does not. */
+static int32_t draft_limit(const ob_engine *e, const ob_engine_params *p)
+{
+    if (p->speculate == OB_SPECULATE_OFF || !e->info.causal) return 0;
+    if (p->speculate == OB_SPECULATE_AUTO && !(e->info.device.caps & OB_DEV_DYNAMIC_ROWS)) return 0;
+    return p->n_draft > 0 ? OB_MIN(p->n_draft, (int32_t)OB_MAX_DRAFT_TOK) : (int32_t)OB_MAX_DRAFT_TOK;
+}
+
 ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
 {
     ob_status s = OB_OK;
+    ob_seq_layout layout;
     ob_engine *e = ob_calloc(1, sizeof *e);
     if (!e) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the engine");
     pthread_mutex_init(&e->lock, NULL);
@@ -787,12 +889,16 @@ ob_status ob_engine_new(const ob_engine_params *p, ob_engine **out, ob_err *err)
     e->chunk_slot = ob_calloc(n, sizeof *e->chunk_slot);
     e->slot_info = ob_calloc(n, sizeof *e->slot_info);
     e->row = ob_calloc((size_t)e->info.n_vocab, sizeof *e->row);
-    if (!e->slots || !e->chunks || !e->chunk_slot || !e->slot_info || !e->row) {
+    e->drafts = ob_calloc(n, sizeof *e->drafts);
+    if (!e->slots || !e->chunks || !e->chunk_slot || !e->slot_info || !e->row || !e->drafts) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "no memory for %d slots", e->info.n_seq);
         goto out;
     }
     for (int32_t i = 0; i < e->info.n_seq; i++) e->slot_info[i].id = i;
     e->eog = ob_tok_eog(ob_ctx_tok(e->ctx), &e->n_eog);
+    ob_ctx_seq_layout(e->ctx, &layout);
+    e->has_states = layout.state_bytes > 0;
+    e->n_draft = draft_limit(e, p);
     ob_ctx_cache_stats(e->ctx, &e->stats.kv_tok_used, &e->stats.kv_tok_cached, &e->stats.kv_tok_total);
     if (pthread_create(&e->thread, NULL, engine_main, e)) {
         s = ob_err_set(err, OB_E_NO_MEMORY, "cannot start the engine's thread");
@@ -825,6 +931,7 @@ void ob_engine_free(ob_engine *e)
     ob_free(e->chunk_slot);
     ob_free(e->slot_info);
     ob_free(e->row);
+    ob_free(e->drafts);
     ob_free(e);
 }
 

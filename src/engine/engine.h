@@ -28,6 +28,13 @@ typedef struct ob_request ob_request;
 
 enum { OB_MOE_SLOTS_AUTO = -1 };
 
+/* Speculative decoding (engine/speculate.h). */
+typedef enum ob_speculate {
+    OB_SPECULATE_AUTO, /* where a row's bits do not depend on the rows beside it, so that text cannot change */
+    OB_SPECULATE_OFF,
+    OB_SPECULATE_ON,   /* also elsewhere: near ties may fall another way, as they do with other requests beside */
+} ob_speculate;
+
 typedef struct ob_engine_params {
     const char *model_path;
     const char *device;   /* "auto", "cpu", ...; NULL = "auto"; several, by commas, share the layers */
@@ -48,6 +55,8 @@ typedef struct ob_engine_params {
     const char *prefill_device; /* prompts are computed there and handed over (engine/handover.h); NULL: here, as all else */
     int32_t prefill_min_tokens; /* ... when so many of their tokens are new; 1024 by default */
     int32_t n_queue;      /* waiting requests before OB_E_BUSY; 0: 1024 */
+    ob_speculate speculate;
+    int32_t n_draft;      /* most tokens drafted at once, up to OB_MAX_DRAFT_TOK; 0: that many */
     double max_stall_ms;  /* longest gap a prefill may put into other streams; 0: 150 */
     bool exact;           /* f32 activations (and the caller should choose f32 caches) */
     int32_t n_picture_tok; /* most tokens of one picture in a prompt (ob_vision_max_tok); 0: there are none */
@@ -112,6 +121,7 @@ typedef struct ob_timings {
     int32_t n_cached;   /* of them found in the cache */
     int32_t n_gen;      /* tokens generated, the end token included */
     int32_t n_handed;   /* of the prompt computed on the prefill device */
+    int32_t n_drafted, n_draft_right; /* tokens tried ahead, and those that came true */
     double queue_ms, prompt_ms, gen_ms;
     double handover_ms; /* of prompt_ms: until they were here */
 } ob_timings;
@@ -167,6 +177,7 @@ void ob_request_free(ob_request *r);
 typedef struct ob_engine_stats {
     uint64_t n_requests, n_done, n_failed, n_cancelled;
     uint64_t n_prompt_tok, n_cached_tok, n_gen_tok, n_steps;
+    uint64_t n_drafted, n_draft_right; /* tokens tried ahead (n_steps counts their step once), and those that came true */
     double prompt_s, gen_s;
     int32_t n_running, n_waiting;
     int64_t kv_tok_used, kv_tok_total; /* live sequences only; pages kept for reuse count as free */

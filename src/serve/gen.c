@@ -100,23 +100,27 @@ static double per_second(int32_t n, double ms) { return ms > 0 ? n * 1e3 / ms : 
 /* prefill: prompts may be computed on another device. */
 static void add_timings(const ob_timings *t, bool prefill, ob_buf *out)
 {
-    int32_t n_run = t->n_prompt - t->n_cached;
+    const int32_t n_run = t->n_prompt - t->n_cached;
+    const bool drafts = t->n_drafted > 0;
     const struct {
         const char *name;
         double value;
-    } rows[] = {{"cache_n", t->n_cached},
-                {"prompt_n", n_run},
-                {"prompt_ms", t->prompt_ms},
-                {"prompt_per_second", per_second(n_run, t->prompt_ms)},
-                {"predicted_n", t->n_gen},
-                {"predicted_ms", t->gen_ms},
-                {"predicted_per_second", per_second(t->n_gen, t->gen_ms)},
-                {"queue_ms", t->queue_ms},
-                {"handed_n", t->n_handed},
-                {"handover_ms", t->handover_ms}};
-    const size_t n = OB_COUNT(rows) - (prefill ? 0 : 2);
+        bool show;
+    } rows[] = {{"cache_n", t->n_cached, true},
+                {"prompt_n", n_run, true},
+                {"prompt_ms", t->prompt_ms, true},
+                {"prompt_per_second", per_second(n_run, t->prompt_ms), true},
+                {"predicted_n", t->n_gen, true},
+                {"predicted_ms", t->gen_ms, true},
+                {"predicted_per_second", per_second(t->n_gen, t->gen_ms), true},
+                {"queue_ms", t->queue_ms, true},
+                {"draft_n", t->n_drafted, drafts},
+                {"draft_n_accepted", t->n_draft_right, drafts},
+                {"handed_n", t->n_handed, prefill},
+                {"handover_ms", t->handover_ms, prefill}};
     ob_buf_adds(out, "\"timings\":{");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < OB_COUNT(rows); i++) {
+        if (!rows[i].show) continue;
         ob_buf_addf(out, "%s\"%s\":", i ? "," : "", rows[i].name);
         ob_buf_add_double(out, round(rows[i].value * 1e3) / 1e3);
     }

@@ -99,6 +99,8 @@ static void add_engine(const ob_server *s, ob_buf *out)
         {"steps_total", "counter", "Batched steps of the model.", (double)t.n_steps},
         {"prompt_seconds_total", "counter", "Time spent in steps that read prompts.", t.prompt_s},
         {"generated_seconds_total", "counter", "Time spent in steps that generate.", t.gen_s},
+        {"draft_tokens_total", "counter", "Tokens tried ahead by speculative decoding.", (double)t.n_drafted},
+        {"draft_tokens_accepted_total", "counter", "Of these, tokens that came true.", (double)t.n_draft_right},
         {"handover_prompts_total", "counter", "Prompts computed on the prefill device.", (double)t.n_handovers},
         {"handover_failed_total", "counter", "Prompts that the prefill device failed; computed without it.",
          (double)t.n_handover_failed},
