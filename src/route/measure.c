@@ -160,6 +160,7 @@ static ob_status measure_target(const ob_measure_params *m, const char *name, ob
     }
     p.device = device;
     p.n_seq = BUSY;
+    p.speculate = OB_SPECULATE_OFF; /* what random tokens repeat says nothing about texts */
     p.on_progress = NULL;
     memset(t, 0, sizeof *t);
     snprintf(t->name, sizeof t->name, "%s", name);
