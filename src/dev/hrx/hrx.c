@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "dev/hrx/hrx_int.h"
 
 static void text_property(const hx_lib *l, hx_object device, int what, char *text, size_t cap)
@@ -31,7 +32,8 @@ static void fill(const hx_lib *l, const char *kind, int index, const char *name,
     memset(out, 0, sizeof *out);
     snprintf(out->kind, sizeof out->kind, "%s", kind);
     out->index = index;
-    out->caps = OB_DEV_ASYNC | OB_DEV_DYNAMIC_ROWS | OB_DEV_GPU | OB_DEV_EXACT | OB_DEV_SAMPLE | (l->soft && !l->missing[0] ? OB_DEV_SOFT : OB_DEV_GATED);
+    out->caps = OB_DEV_ASYNC | OB_DEV_DYNAMIC_ROWS | OB_DEV_GPU | OB_DEV_EXACT | OB_DEV_SAMPLE | OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_HALF_ATTN |
+                (l->soft && !l->missing[0] ? OB_DEV_SOFT : OB_DEV_GATED);
     out->max_tok = OB_MAX_UBATCH;
     out->max_buffer_bytes = UINT32_MAX;
     snprintf(out->name, sizeof out->name, "%.90s (%.30s)", name, arch);
@@ -115,6 +117,8 @@ static ob_status open_device(const ob_dev_api *api, bool soft, int index, const 
         goto out;
     }
     snprintf(d->code_arch, sizeof d->code_arch, "%s", code);
+    hx_compiler_find(&d->compiler, !strcmp(code, d->arch));
+    if (d->compiler.why[0]) ob_log_warn("hrx: OB_LOOM_COMPILE: %s", d->compiler.why);
     d->allocator = l->device_allocator(d->device);
     OB_GOTO(hx_check(l, l->stream_create(d->device, 0, &d->stream), "making a stream", err));
     OB_GOTO(hx_alloc(d, sizeof zeros, &d->none, err));

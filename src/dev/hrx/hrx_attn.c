@@ -1,9 +1,10 @@
-/* Attention: keys and values into the cache, then one kernel a token and head, over all of its cache or in segments. */
+/* Attention: keys and values into the cache, then one kernel a token and head, over all of its cache or in segments; of
+ * prompts by matrices. */
 #include "dev/hrx/hrx_int.h"
 
 #include <stdio.h>
 
-enum { KV_BLOCK = 32, MERGE_WG = 128 };
+enum { KV_BLOCK = 32, MERGE_WG = 128, MM_TOKENS = 64, MM_COLUMNS = 128, MM_K_DIM = 128 };
 
 static bool splits(const ob_dev_plan *p) { return p->prog.max_tok <= HX_SPLIT_TOK; }
 
@@ -24,42 +25,94 @@ size_t hx_attn_scratch(const ob_dev_plan *p, const ob_op *op)
     return (size_t)p->prog.max_tok * (size_t)a->n_head * (size_t)max_segments(p) * (size_t)(a->v_dim + 2) * 4;
 }
 
-static void add_write(hx_make *m, const ob_op *op, ob_val in, ob_type type, int32_t dim, hx_object plane, uint64_t len)
+void hx_add_cache_write(hx_make *m, ob_val in, ob_type type, int32_t n_head, int32_t dim, hx_object plane, uint64_t len)
 {
     const ob_dev_plan *p = m->plan;
     char object[24];
     snprintf(object, sizeof object, "kv_%s", hx_type_object(type));
     hx_dispatch *x = hx_add(m, object, "kv_write", 5, 4);
-    hx_grid(x, ob_div_up(dim, KV_BLOCK), op->p.attn.n_head_kv, 1);
+    hx_grid(x, ob_div_up(dim, KV_BLOCK), n_head, 1);
     hx_follow(x, 2, OB_ROWS_TOK, 1);
     hx_int(x, dim);
-    hx_int(x, op->p.attn.n_head_kv);
+    hx_int(x, n_head);
     hx_int(x, p->page_tok);
     hx_int(x, p->max_pages);
     hx_float(x, 1.0f / (float)p->page_tok);
-    hx_param(m, x, p->at.info, (size_t)p->prog.max_tok * 16);
-    hx_param(m, x, p->at.table, (size_t)p->prog.max_seq * (size_t)p->max_pages * 4);
+    hx_tokens(m, x);
+    hx_pages(m, x);
     hx_value(m, x, in);
     hx_mem(x, plane, 0, len);
 }
 
-void hx_add_attention(hx_make *m, const ob_op *op)
+/* A plane as a kernel's argument. */
+typedef struct plane { hx_object mem; uint64_t len; ob_type type; } plane;
+
+static plane keys_of(const ob_dev_plan *p, const ob_attn_params *a) { return (plane){p->cache_k[a->cache], p->cache_k_len[a->cache], p->k_type}; }
+static plane values_of(const ob_dev_plan *p, const ob_op *op)
+{
+    const int32_t c = op->p.attn.cache;
+    return op->in[2] == OB_NONE ? keys_of(p, &op->p.attn) : (plane){p->cache_v[c], p->cache_v_len[c], p->v_type};
+}
+
+static int32_t mode_of(const ob_attn_params *a)
+{
+    return (a->causal ? 1 : 0) | (a->blocks == OB_BLOCKS_ALSO ? 2 : a->blocks == OB_BLOCKS_ONLY ? 4 : 0);
+}
+
+/* By matrices: prompts, where the cache is f16 and queries and weights may be rounded to it. */
+static bool by_matrices(const ob_dev_plan *p, const ob_op *op)
+{
+    const ob_attn_params *a = &op->p.attn;
+    return !p->dev->exact && !splits(p) && hx_has_object(p->dev, "attn_mm") && p->k_type == OB_F16 &&
+           (op->in[2] == OB_NONE || p->v_type == OB_F16) && a->k_dim % 16 == 0 && a->k_dim <= MM_K_DIM && a->v_dim % 8 == 0;
+}
+
+static void add_by_matrices(hx_make *m, const ob_op *op)
 {
     const ob_dev_plan *p = m->plan;
     const ob_attn_params *a = &op->p.attn;
-    const bool v_in_k = op->in[2] == OB_NONE;
-    const hx_object k = p->cache_k[a->cache], v = v_in_k ? k : p->cache_v[a->cache];
-    const uint64_t k_len = p->cache_k_len[a->cache], v_len = v_in_k ? k_len : p->cache_v_len[a->cache];
+    const plane k = keys_of(p, a), v = values_of(p, op);
+    hx_dispatch *x = hx_add(m, "attn_mm", "attn_mm", 14, 7);
+    hx_grid(x, ob_div_up(a->v_dim, MM_COLUMNS), a->n_head, 1);
+    hx_follow(x, 2, OB_ROWS_TOK, MM_TOKENS);
+    hx_int(x, a->k_dim);
+    hx_int(x, a->v_dim);
+    hx_int(x, op->in[2] == OB_NONE ? a->k_dim : a->v_dim);
+    hx_int(x, a->n_head);
+    hx_int(x, a->n_head_kv);
+    if (x) x->rows_at = (int8_t)x->n_consts;
+    hx_int(x, 0);
+    hx_int(x, p->page_tok);
+    hx_int(x, p->max_pages);
+    hx_int(x, mode_of(a));
+    hx_int(x, OB_MAX(a->window, 0));
+    hx_float(x, 1.0f / (float)p->page_tok);
+    hx_float(x, 1.0f / (float)(a->n_head / a->n_head_kv));
+    hx_float(x, a->scale);
+    hx_float(x, a->softcap);
+    hx_tokens(m, x);
+    hx_pages(m, x);
+    hx_param(m, x, p->at.block, (size_t)p->prog.max_tok * 16);
+    hx_value(m, x, op->in[0]);
+    hx_mem(x, k.mem, 0, k.len);
+    hx_mem(x, v.mem, 0, v.len);
+    hx_value(m, x, op->out[0]);
+}
+
+/* A token and head at a time, in segments of its cache. */
+static void add_by_token(hx_make *m, const ob_op *op)
+{
+    const ob_dev_plan *p = m->plan;
+    const ob_attn_params *a = &op->p.attn;
+    const plane k = keys_of(p, a), v = values_of(p, op);
     char object[24];
-    add_write(m, op, op->in[1], p->k_type, a->k_dim, k, k_len);
-    if (!v_in_k) add_write(m, op, op->in[2], p->v_type, a->v_dim, v, v_len);
-    snprintf(object, sizeof object, "attn_%s_%s", hx_type_object(p->k_type), hx_type_object(v_in_k ? p->k_type : p->v_type));
+    snprintf(object, sizeof object, "attn_%s_%s", hx_type_object(k.type), hx_type_object(v.type));
     hx_dispatch *x = hx_add(m, object, "attn", 15, 7);
     hx_grid(x, 1, a->n_head, 1);
     hx_follow(x, 2, OB_ROWS_TOK, 1);
     hx_int(x, a->k_dim);
     hx_int(x, a->v_dim);
-    hx_int(x, v_in_k ? a->k_dim : a->v_dim);
+    hx_int(x, op->in[2] == OB_NONE ? a->k_dim : a->v_dim);
     hx_int(x, a->n_head);
     hx_int(x, a->n_head_kv);
     hx_int(x, p->page_tok);
@@ -67,18 +120,18 @@ void hx_add_attention(hx_make *m, const ob_op *op)
     hx_int(x, seg_tiles(p));
     if (x) x->seg_at = (int8_t)x->n_consts;
     hx_int(x, 1);
-    hx_int(x, (a->causal ? 1 : 0) | (a->blocks == OB_BLOCKS_ALSO ? 2 : a->blocks == OB_BLOCKS_ONLY ? 4 : 0));
+    hx_int(x, mode_of(a));
     hx_int(x, OB_MAX(a->window, 0));
     hx_float(x, 1.0f / (float)p->page_tok);
     hx_float(x, 1.0f / (float)(a->n_head / a->n_head_kv));
     hx_float(x, a->scale);
     hx_float(x, a->softcap);
-    hx_param(m, x, p->at.info, (size_t)p->prog.max_tok * 16);
-    hx_param(m, x, p->at.table, (size_t)p->prog.max_seq * (size_t)p->max_pages * 4);
+    hx_tokens(m, x);
+    hx_pages(m, x);
     hx_param(m, x, p->at.block, (size_t)p->prog.max_tok * 16);
     hx_value(m, x, op->in[0]);
-    hx_mem(x, k, 0, k_len);
-    hx_mem(x, v, 0, v_len);
+    hx_mem(x, k.mem, 0, k.len);
+    hx_mem(x, v.mem, 0, v.len);
     hx_scratch(m, x, 0, hx_attn_scratch(p, op));
     if (x) {
         const ob_value *y = &p->prog.vals[op->out[0]];
@@ -94,4 +147,14 @@ void hx_add_attention(hx_make *m, const ob_op *op)
     hx_int(x, 1);
     hx_scratch(m, x, 0, hx_attn_scratch(p, op));
     hx_value(m, x, op->out[0]);
+}
+
+void hx_add_attention(hx_make *m, const ob_op *op)
+{
+    const ob_attn_params *a = &op->p.attn;
+    const plane k = keys_of(m->plan, a), v = values_of(m->plan, op);
+    hx_add_cache_write(m, op->in[1], k.type, a->n_head_kv, a->k_dim, k.mem, k.len);
+    if (op->in[2] != OB_NONE) hx_add_cache_write(m, op->in[2], v.type, a->n_head_kv, a->v_dim, v.mem, v.len);
+    if (by_matrices(m->plan, op)) add_by_matrices(m, op);
+    else add_by_token(m, op);
 }

@@ -4,39 +4,66 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_code(const char *arch)
+#include "base/log.h"
+
+static const hx_code *find_code(const char *arch, const char *object)
 {
-    for (const hx_code *c = hx_codes; c->arch; c++)
-        if (!strcmp(c->arch, arch)) return true;
-    return false;
+    const hx_code *c = hx_codes;
+    while (c->arch && (strcmp(c->arch, arch) != 0 || (object && strcmp(c->object, object) != 0))) c++;
+    return c->arch ? c : NULL;
 }
+
+/* Processors whose machine code the sources are written for. */
+static bool is_known(const char *arch) { return !strncmp(arch, "gfx11", 5) || !strncmp(arch, "gfx120", 6); }
 
 const char *hx_code_for(const char *arch)
 {
-    static const char *const k_families[][2] = {{"gfx11", "gfx11-generic"}, {"gfx12", "gfx12-generic"}};
-    for (const hx_code *c = hx_codes; c->arch; c++)
-        if (!strcmp(c->arch, arch)) return c->arch;
-    for (size_t i = 0; i < OB_COUNT(k_families); i++)
-        if (!strncmp(arch, k_families[i][0], strlen(k_families[i][0])) && has_code(k_families[i][1])) return k_families[i][1];
-    return NULL;
+    static const char family[] = "gfx11-generic";
+    const hx_code *own = find_code(arch, NULL);
+    if (own) return own->arch;
+    if (!strncmp(arch, family, 5) && find_code(family, NULL)) return family;
+    return is_known(arch) && hx_compiler_there() ? "" : NULL;
+}
+
+static ob_status load(hx_dev *d, const void *data, size_t n, const char *arch, const char *object, hx_object *out, ob_err *err)
+{
+    char format[64], doing[80];
+    snprintf(format, sizeof format, "amdgcn-amd-amdhsa--%.31s", arch);
+    snprintf(doing, sizeof doing, "loading kernels %.24s", object);
+    return hx_check(d->lib, d->lib->executable_load_data(d->device, data, n, format, out), doing, err);
+}
+
+/* By the user's compiler. After a failure it is not asked again. */
+static bool load_compiled(hx_dev *d, const char *object, hx_object *out)
+{
+    hx_compiled made;
+    ob_err err;
+    if (!d->compiler.usable) return false;
+    ob_status s = hx_compile(&d->compiler, object, d->arch, &made, &err);
+    if (s == OB_OK) {
+        s = load(d, made.data, made.n_bytes, d->arch, object, out, &err);
+        hx_compiled_drop(&made, s != OB_OK);
+    }
+    if (s == OB_OK) return true;
+    d->compiler.usable = false;
+    ob_log_warn("hrx: kernels are not compiled here but taken as they come with the program: %s", err.text);
+    return false;
 }
 
 static ob_status load_object(hx_dev *d, const char *object, hx_object *out, ob_err *err)
 {
-    char format[64], doing[80];
     *out = NULL;
     for (int i = 0; i < d->n_objects; i++)
         if (!strcmp(d->objects[i].name, object)) {
             *out = d->objects[i].exe;
             return OB_OK;
         }
-    const hx_code *c = hx_codes;
-    while (c->arch && (strcmp(c->arch, d->code_arch) != 0 || strcmp(c->object, object) != 0)) c++;
-    if (!c->arch) return ob_err_set(err, OB_E_UNSUPPORTED, "hrx: no code object %s for %s", object, d->code_arch);
     if (d->n_objects == HX_MAX_OBJECTS) return ob_err_set(err, OB_E_INTERNAL, "hrx: too many code objects");
-    snprintf(format, sizeof format, "amdgcn-amd-amdhsa--%.31s", d->code_arch);
-    snprintf(doing, sizeof doing, "loading kernels %.24s", object);
-    OB_TRY(hx_check(d->lib, d->lib->executable_load_data(d->device, c->data, c->n_bytes, format, out), doing, err));
+    if (!load_compiled(d, object, out)) {
+        const hx_code *c = find_code(d->code_arch, object);
+        if (!c) return ob_err_set(err, OB_E_UNSUPPORTED, "hrx: no code object %s for %s", object, d->arch);
+        OB_TRY(load(d, c->data, c->n_bytes, c->arch, object, out, err));
+    }
     snprintf(d->objects[d->n_objects].name, sizeof d->objects[0].name, "%s", object);
     d->objects[d->n_objects++].exe = *out;
     return OB_OK;

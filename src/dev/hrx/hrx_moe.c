@@ -3,8 +3,9 @@
 
 enum { OUT_WG = 4, ROW_WG = 128 };
 
-/* Scratch of MOE_GLU: gate, up (then hidden in place of gate), and the experts' results, per (row, choice). */
-typedef struct moe_areas { size_t gate, up, down, n_ff, n_out, end; } moe_areas;
+/* Scratch of MOE_GLU: gate, up (then hidden in place of gate), and the experts' results, per (row, choice); then the
+ * rotated input. */
+typedef struct moe_areas { size_t gate, up, down, turned, n_ff, n_out, end; } moe_areas;
 
 static moe_areas areas(const ob_dev_plan *p, const ob_op *op)
 {
@@ -14,20 +15,23 @@ static moe_areas areas(const ob_dev_plan *p, const ob_op *op)
     const size_t hidden = ob_align_up(pairs * a.n_ff * 4, 256);
     a.up = hidden;
     a.down = 2 * hidden;
-    a.end = a.down + ob_align_up(pairs * a.n_out * 4, 256);
+    a.turned = a.down + ob_align_up(pairs * a.n_out * 4, 256);
+    hx_turn most = hx_turn_of(&p->prog.weights[op->w[0]]);
+    if (op->w[1] != OB_NONE) most = OB_MAX(most, hx_turn_of(&p->prog.weights[op->w[1]]));
+    a.end = a.turned + (size_t)most * hx_turned_bytes(p, op->in[0]);
     return a;
 }
 
 size_t hx_moe_scratch(const ob_dev_plan *p, const ob_op *op) { return areas(p, op).end; }
 
 /* One matrix of each chosen expert, rows [row0, row0 + n_out) of its w_rows. */
-static void add_matrices(hx_make *m, const ob_op *op, int32_t w, int64_t row0, int64_t n_out, size_t from, size_t to)
+static void add_matrices(hx_make *m, const ob_op *op, int32_t w, int64_t row0, int64_t n_out, hx_ref from, size_t to)
 {
     const ob_dev_plan *p = m->plan;
     const ob_dev_weight *wt = p->weights[w];
     const ob_value *y = &p->prog.vals[op->out[0]];
     const size_t pairs = (size_t)hx_max_rows(p, y->rows) * (size_t)op->p.moe.n_used;
-    const bool hidden = from != SIZE_MAX;
+    const bool hidden = w == op->w[2];
     hx_dispatch *x = hx_add(m, hx_type_object(wt->type), "moe_mat", 7, 4);
     hx_grid(x, ob_div_up(n_out, OUT_WG), op->p.moe.n_used, 1);
     hx_follow(x, 2, y->rows, 1);
@@ -40,8 +44,7 @@ static void add_matrices(hx_make *m, const ob_op *op, int32_t w, int64_t row0, i
     hx_int(x, hidden);
     hx_value(m, x, op->in[1]);
     hx_weight(m, x, w);
-    if (hidden) hx_scratch(m, x, from, pairs * (size_t)wt->ne[0] * 4);
-    else hx_value(m, x, op->in[0]);
+    hx_mem(x, from.buffer, from.offset, from.length);
     hx_scratch(m, x, to, pairs * (size_t)n_out * 4);
 }
 
@@ -53,8 +56,14 @@ static void add_experts(hx_make *m, const ob_op *op)
     const size_t pairs = (size_t)hx_max_rows(p, y->rows) * (size_t)op->p.moe.n_used;
     const int64_t n_ff = (int64_t)a.n_ff, n_out = (int64_t)a.n_out;
     const bool merged = op->w[1] == OB_NONE;
-    add_matrices(m, op, op->w[0], 0, n_ff, SIZE_MAX, a.gate);
-    add_matrices(m, op, merged ? op->w[0] : op->w[1], merged ? n_ff : 0, n_ff, SIZE_MAX, a.up);
+    const int32_t up = merged ? op->w[0] : op->w[1];
+    const hx_ref hidden = {p->scratch, a.gate, pairs * a.n_ff * 4};
+    const hx_turn turn = hx_turn_of(&p->prog.weights[op->w[2]]);
+    bool made[2] = {false, false};
+    hx_ref in = hx_turned(m, op->in[0], hx_turn_of(&p->prog.weights[op->w[0]]), a.turned, true, made);
+    add_matrices(m, op, op->w[0], 0, n_ff, in, a.gate);
+    in = hx_turned(m, op->in[0], hx_turn_of(&p->prog.weights[up]), a.turned, true, made);
+    add_matrices(m, op, up, merged ? n_ff : 0, n_ff, in, a.up);
     hx_dispatch *x = hx_add(m, "moe", "moe_glu", 4, 3);
     hx_grid(x, ob_div_up(n_ff, ROW_WG), op->p.moe.n_used, 1);
     hx_follow(x, 2, y->rows, 1);
@@ -65,7 +74,8 @@ static void add_experts(hx_make *m, const ob_op *op)
     hx_scratch(m, x, a.gate, pairs * a.n_ff * 4);
     hx_scratch(m, x, a.up, pairs * a.n_ff * 4);
     hx_scratch(m, x, a.gate, pairs * a.n_ff * 4);
-    add_matrices(m, op, op->w[2], 0, n_out, a.gate, a.down);
+    if (turn != HX_AS_IS) hx_add_turn(m, turn, y->rows, n_ff, op->p.moe.n_used, true, hidden, hidden);
+    add_matrices(m, op, op->w[2], 0, n_out, hidden, a.down);
     x = hx_add(m, "moe", "moe_sum", 3, 4);
     hx_grid(x, ob_div_up(n_out, ROW_WG), 1, 1);
     hx_follow(x, 1, y->rows, 1);

@@ -2,6 +2,7 @@
 #include "dev/hrx/hrx_int.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 
@@ -157,21 +158,24 @@ void hx_add_rows(hx_make *m, const ob_op *op)
 static bool by_eights(int64_t cols) { return cols % 8 == 0; }
 
 /* Which kernel multiplies: matrices from MM_ROWS rows on, where activations may be rounded to f16. */
-typedef struct product { const char *kernel; int outputs, rows; } product;
+typedef struct product { const char *kernel; int outputs, rows; bool matrices; } product;
 
 static product product_of(const ob_dev_plan *p, int64_t cols, int64_t max_rows)
 {
-    if (!by_eights(cols)) return (product){"linear_any", OUT_WG, 1};
-    if (!p->dev->exact && max_rows >= MM_ROWS && cols % 32 == 0) return (product){"linear_mm", MM_TILE, MM_TILE};
-    return max_rows > 1 ? (product){"linear4", OUT_WG, 4} : (product){"linear1", OUT_WG, 1};
+    if (!by_eights(cols)) return (product){"linear_any", OUT_WG, 1, false};
+    if (!p->dev->exact && max_rows >= MM_ROWS && cols % 32 == 0) return (product){"linear_mm", MM_TILE, MM_TILE, true};
+    return max_rows > 1 ? (product){"linear4", OUT_WG, 4, false} : (product){"linear1", OUT_WG, 1, false};
 }
 
-static void add_product(hx_make *m, const ob_op *op, int i)
+static void add_product(hx_make *m, const ob_op *op, int i, bool made[2])
 {
     const ob_value *in = val(m, op->in[0]), *y = val(m, op->out[i]);
     const ob_dev_weight *w = m->plan->weights[op->w[i]];
     const product how = product_of(m->plan, in->cols, hx_max_rows(m->plan, y->rows));
-    hx_dispatch *x = hx_add(m, hx_type_object(w->type), how.kernel, 5, 5);
+    char object[24];
+    const hx_ref from = hx_turned(m, op->in[0], hx_turn_of(&m->plan->prog.weights[op->w[i]]), 0, !how.matrices, made);
+    snprintf(object, sizeof object, "%s%s", how.matrices ? "mm_" : "", hx_type_object(w->type));
+    hx_dispatch *x = hx_add(m, object, how.kernel, 5, 5);
     hx_grid(x, ob_div_up(y->cols, how.outputs), 1, 1);
     hx_follow(x, 1, y->rows, how.rows);
     hx_int(x, in->cols);
@@ -181,10 +185,17 @@ static void add_product(hx_make *m, const ob_op *op, int i)
     hx_int(x, (op->w[4 + i] != OB_NONE ? 1 : 0) | (op->in[1] != OB_NONE ? 2 : 0));
     hx_float(x, op->p.linear.scale);
     hx_weight(m, x, op->w[i]);
-    hx_value(m, x, op->in[0]);
+    hx_mem(x, from.buffer, from.offset, from.length);
     hx_weight(m, x, op->w[4 + i]);
     hx_value(m, x, op->in[1]);
     hx_value(m, x, op->out[i]);
+}
+
+size_t hx_linear_scratch(const ob_dev_plan *p, const ob_op *op)
+{
+    hx_turn most = HX_AS_IS;
+    for (int i = 0; i < op->p.linear.n_mat; i++) most = OB_MAX(most, hx_turn_of(&p->prog.weights[op->w[i]]));
+    return (size_t)most * hx_turned_bytes(p, op->in[0]);
 }
 
 static void add_heads(hx_make *m, const ob_op *op)
@@ -239,8 +250,9 @@ static void add_lookup(hx_make *m, const ob_op *op)
 
 void hx_add_linear(hx_make *m, const ob_op *op)
 {
+    bool made[2] = {false, false};
     if (op->kind == OB_OP_LINEAR)
-        for (int i = 0; i < op->p.linear.n_mat; i++) add_product(m, op, i);
+        for (int i = 0; i < op->p.linear.n_mat; i++) add_product(m, op, i, made);
     else if (op->kind == OB_OP_LINEAR_HEADS) add_heads(m, op);
     else if (op->w[0] != OB_NONE) add_lookup(m, op);
     if (op->kind == OB_OP_EMBED && op->p.embed.vectors) add_vectors(m, op);
@@ -275,12 +287,18 @@ static double pair_rate(const ob_rope_params *r, const float *factors, int32_t i
     return r->inverse ? -rate : rate;
 }
 
-/* Positions below HX_ROPE_LOW, then its multiples: (cos, sin) of each pair; the first carry attn_factor. */
-ob_status hx_rope_table(ob_dev_plan *p, int32_t i, ob_err *err)
+static int64_t n_multiples(const ob_dev_plan *p) { return ob_div_up(OB_MAX(p->max_ctx, 1), HX_ROPE_LOW) + 1; }
+
+uint64_t hx_rope_bytes(const ob_dev_plan *p, const ob_rope_params *r)
 {
-    const ob_rope_params *r = &p->prog.ops[i].p.rope;
-    const int32_t half = r->n_rot / 2, w = p->prog.ops[i].w[0];
-    const int64_t n_high = ob_div_up(OB_MAX(p->max_ctx, 1), HX_ROPE_LOW) + 1, n = (HX_ROPE_LOW + n_high) * half;
+    return (uint64_t)(HX_ROPE_LOW + n_multiples(p)) * (uint64_t)(r->n_rot / 2) * 8;
+}
+
+/* The first positions carry attn_factor. */
+ob_status hx_rope_table(ob_dev_plan *p, int32_t i, const ob_rope_params *r, int32_t w, ob_err *err)
+{
+    const int32_t half = r->n_rot / 2;
+    const int64_t n_high = n_multiples(p), n = (HX_ROPE_LOW + n_high) * half;
     const ob_weight *f = w == OB_NONE ? NULL : &p->prog.weights[w];
     ob_status s = OB_OK;
     float *t = ob_reallocarray(NULL, (size_t)n, 2 * sizeof *t), *factors = NULL;
@@ -313,7 +331,6 @@ void hx_add_rope(hx_make *m, const ob_op *op)
     const ob_rope_params *r = &op->p.rope;
     const ob_value *y = val(m, op->out[0]);
     const int32_t half = r->n_rot / 2, n_head = y->cols / r->head_dim;
-    const int64_t n_high = ob_div_up(OB_MAX(p->max_ctx, 1), HX_ROPE_LOW) + 1;
     hx_dispatch *x = hx_add(m, "rows", "rope", 8, 4);
     hx_grid(x, ob_div_up(OB_MAX(half, r->head_dim - r->n_rot), ROPE_WG), n_head, 1);
     hx_follow(x, 2, OB_ROWS_TOK, 1);
@@ -326,7 +343,7 @@ void hx_add_rope(hx_make *m, const ob_op *op)
     hx_int(x, r->axis_pairs[1]);
     hx_int(x, p->prog.max_tok);
     hx_param(m, x, p->at.pos, (size_t)p->prog.max_tok * 12);
-    hx_mem(x, p->tables[m->op], 0, (uint64_t)(HX_ROPE_LOW + n_high) * (uint64_t)half * 8);
+    hx_mem(x, p->tables[m->op], 0, hx_rope_bytes(p, r));
     hx_value(m, x, op->in[0]);
     hx_value(m, x, op->out[0]);
 }

@@ -32,7 +32,8 @@ bool hx_has_kernels(const hx_dev *d, const ob_program *p, int32_t i, char *why, 
         const ob_weight *w = op->w[k] == OB_NONE ? NULL : &p->weights[op->w[k]];
         if (!w || w->type == OB_I32) continue;
         if (w->use != OB_USE_VECTOR && w->use != OB_USE_TABLE && !matrix_fits(d, w, why, cap)) return false;
-        if (w->hadamard || w->act4) return refuse(why, cap, "rotated weights");
+        if (w->hadamard && ((op->kind != OB_OP_LINEAR && op->kind != OB_OP_MOE_GLU) || w->ne[0] % 32))
+            return refuse(why, cap, "rotated weights of this op");
     }
     switch (op->kind) {
     case OB_OP_EMBED:
@@ -60,6 +61,11 @@ bool hx_has_kernels(const hx_dev *d, const ob_program *p, int32_t i, char *why, 
         return op->p.attn.v_dim <= HX_DIM || refuse(why, cap, "heads too wide");
     case OB_OP_MOE_ROUTE:
         return p->vals[op->in[0]].cols <= HX_DIM || refuse(why, cap, "too many experts");
+    case OB_OP_CSA:
+        if (op->p.csa.official) return refuse(why, cap, "no kernels for official rounding");
+        return (op->p.csa.k_dim <= HX_DIM && op->p.csa.index_dim <= HX_INDEX_DIM) || refuse(why, cap, "heads too wide");
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST:
     case OB_OP_CONV1D:
     case OB_OP_GDN:
     case OB_OP_CCA:
@@ -153,6 +159,18 @@ void hx_weight(hx_make *m, hx_dispatch *x, int32_t w)
 void hx_param(hx_make *m, hx_dispatch *x, size_t off, size_t n) { hx_mem(x, m->plan->params, off, n); }
 void hx_scratch(hx_make *m, hx_dispatch *x, size_t off, size_t n) { hx_mem(x, m->plan->scratch, off, n); }
 
+void hx_tokens(hx_make *m, hx_dispatch *x) { hx_param(m, x, m->plan->at.info, (size_t)m->plan->prog.max_tok * 16); }
+void hx_sequences(hx_make *m, hx_dispatch *x) { hx_param(m, x, m->plan->at.seq, (size_t)m->plan->prog.max_seq * 16); }
+void hx_pages(hx_make *m, hx_dispatch *x)
+{
+    hx_param(m, x, m->plan->at.table, (size_t)m->plan->prog.max_seq * (size_t)m->plan->max_pages * 4);
+}
+void hx_state(hx_make *m, hx_dispatch *x, int32_t state)
+{
+    const ob_dev_plan *p = m->plan;
+    hx_mem(x, p->states[state], 0, (uint64_t)p->n_slots * (uint64_t)p->prog.states[state].n_floats * 4);
+}
+
 /* ---- the list -------------------------------------------------------------------------------- */
 
 size_t hx_op_scratch(const ob_dev_plan *p, int32_t i)
@@ -160,6 +178,8 @@ size_t hx_op_scratch(const ob_dev_plan *p, int32_t i)
     const ob_op *op = &p->prog.ops[i];
     switch (op->kind) {
     case OB_OP_ATTENTION: return hx_attn_scratch(p, op);
+    case OB_OP_CSA: return hx_csa_scratch(p, op);
+    case OB_OP_LINEAR: return hx_linear_scratch(p, op);
     case OB_OP_MOE_GLU: return hx_moe_scratch(p, op);
     case OB_OP_GDN:
     case OB_OP_CCA: return hx_state_scratch(p, op);
@@ -177,8 +197,14 @@ static ob_status add_op(ob_dev_plan *p, int32_t i, ob_err *err)
     case OB_OP_LINEAR:
     case OB_OP_LINEAR_HEADS: hx_add_linear(&m, op); break;
     case OB_OP_ROPE:
-        OB_TRY(hx_rope_table(p, i, err));
+        OB_TRY(hx_rope_table(p, i, &op->p.rope, op->w[0], err));
         hx_add_rope(&m, op);
+        break;
+    case OB_OP_HC_MIX:
+    case OB_OP_HC_POST: hx_add_hyper(&m, op); break;
+    case OB_OP_CSA:
+        if (op->p.csa.ratio) OB_TRY(hx_rope_table(p, i, &op->p.csa.rope, OB_NONE, err));
+        hx_add_csa(&m, op);
         break;
     case OB_OP_ATTENTION: hx_add_attention(&m, op); break;
     case OB_OP_MOE_ROUTE:

@@ -25,6 +25,8 @@ void hx_layout_make(ob_dev_plan *p)
     p->at.pos = place(&n, tok * 12); /* three axes */
     p->at.type = place(&n, tok * 4);
     p->at.out = place(&n, (size_t)p->prog.max_out * 4 + 4);
+    p->at.coarse = place(&n, tok * 4);
+    p->at.coarse_out = place(&n, (size_t)p->prog.max_out * 4 + 4);
     p->at.info = place(&n, tok * 16);
     p->at.block = place(&n, tok * 16);
     p->at.seq = place(&n, seq * 16);
@@ -55,6 +57,13 @@ static void write_tokens(ob_dev_plan *p, const ob_step *st)
     }
 }
 
+static void write_coarse(ob_dev_plan *p, const ob_step *st)
+{
+    int32_t *tok = (int32_t *)(void *)(p->host + p->at.coarse), *out = (int32_t *)(void *)(p->host + p->at.coarse_out);
+    for (int32_t r = 0; r < st->n_tok; r++) tok[r] = st->coarse ? st->coarse[r] : 0;
+    for (int32_t r = 0; r < st->n_out; r++) out[r] = st->coarse ? st->coarse[st->out_rows[r]] : 0;
+}
+
 static void write_params(ob_dev_plan *p, const ob_step *st)
 {
     const size_t axis = (size_t)p->prog.max_tok * 4;
@@ -66,6 +75,7 @@ static void write_params(ob_dev_plan *p, const ob_step *st)
     if (st->type) copy_words(h + p->at.type, st->type, st->n_tok);
     else memset(h + p->at.type, 0, (size_t)st->n_tok * 4);
     copy_words(h + p->at.out, st->out_rows, st->n_out);
+    write_coarse(p, st);
     write_tokens(p, st);
     const size_t vec_bytes = p->at.n_bytes - p->at.vec;
     if (vec_bytes && st->vec) memcpy(h + p->at.vec, st->vec, vec_bytes / (size_t)p->prog.max_tok * (size_t)st->n_vec);

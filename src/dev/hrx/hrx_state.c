@@ -26,22 +26,6 @@ static areas areas_of(const ob_dev_plan *p, const ob_op *op)
 
 size_t hx_state_scratch(const ob_dev_plan *p, const ob_op *op) { return areas_of(p, op).end; }
 
-static void tokens(hx_make *m, hx_dispatch *x)
-{
-    const ob_dev_plan *p = m->plan;
-    hx_param(m, x, p->at.info, (size_t)p->prog.max_tok * 16);
-}
-static void sequences(hx_make *m, hx_dispatch *x)
-{
-    const ob_dev_plan *p = m->plan;
-    hx_param(m, x, p->at.seq, (size_t)p->prog.max_seq * 16);
-}
-static void state_of(hx_make *m, hx_dispatch *x, int32_t state)
-{
-    const ob_dev_plan *p = m->plan;
-    hx_mem(x, p->states[state], 0, (uint64_t)p->n_slots * (uint64_t)p->prog.states[state].n_floats * 4);
-}
-
 /* The last `keep` rows of a value into a state, `stride` floats apart. */
 static void add_keep(hx_make *m, ob_val v, int32_t state, int32_t keep, int64_t off, int64_t stride)
 {
@@ -55,9 +39,9 @@ static void add_keep(hx_make *m, ob_val v, int32_t state, int32_t keep, int64_t 
     hx_int(x, p->prog.states[state].n_floats);
     hx_int(x, off);
     hx_int(x, stride);
-    sequences(m, x);
+    hx_sequences(m, x);
     hx_value(m, x, v);
-    state_of(m, x, state);
+    hx_state(m, x, state);
 }
 
 static void add_conv(hx_make *m, const ob_op *op)
@@ -72,12 +56,12 @@ static void add_conv(hx_make *m, const ob_op *op)
     hx_int(x, taps);
     hx_int(x, op->p.conv.act);
     hx_int(x, op->w[1] != OB_NONE);
-    tokens(m, x);
-    sequences(m, x);
+    hx_tokens(m, x);
+    hx_sequences(m, x);
     hx_value(m, x, op->in[0]);
     hx_weight(m, x, op->w[0]);
     hx_weight(m, x, op->w[1]);
-    state_of(m, x, op->p.conv.state);
+    hx_state(m, x, op->p.conv.state);
     hx_value(m, x, op->out[0]);
     if (taps > 1) add_keep(m, op->in[0], op->p.conv.state, taps - 1, 0, cols);
 }
@@ -120,11 +104,11 @@ static void add_gdn(hx_make *m, const ob_op *op)
     hx_float(x, 1.0f / (float)(g->tiled ? g->n_head_k : g->n_head_v / g->n_head_k));
     hx_int(x, stride);
     hx_int(x, 2 * g->n_head_k * g->k_dim);
-    sequences(m, x);
+    hx_sequences(m, x);
     hx_value(m, x, op->in[0]);
     hx_scratch(m, x, 0, a.a);
     hx_scratch(m, x, gates, a.b);
-    state_of(m, x, g->state);
+    hx_state(m, x, g->state);
     hx_value(m, x, op->out[0]);
 }
 
@@ -141,13 +125,13 @@ static void add_cca(hx_make *m, const ob_op *op)
     hx_int(x, n_q);
     hx_int(x, n_k);
     hx_int(x, len);
-    tokens(m, x);
-    sequences(m, x);
+    hx_tokens(m, x);
+    hx_sequences(m, x);
     hx_value(m, x, op->in[0]);
     hx_value(m, x, op->in[1]);
     hx_weight(m, x, op->w[0]);
     hx_weight(m, x, op->w[1]);
-    state_of(m, x, c->state);
+    hx_state(m, x, c->state);
     hx_scratch(m, x, 0, taps);
     x = hx_add(m, "state", "cca_heads", 6, 8);
     hx_grid(x, c->n_head + c->n_head_kv, 1, 1);
@@ -172,11 +156,11 @@ static void add_cca(hx_make *m, const ob_op *op)
     hx_int(x, half);
     hx_int(x, len);
     hx_int(x, 2 * n_qk);
-    tokens(m, x);
-    sequences(m, x);
+    hx_tokens(m, x);
+    hx_sequences(m, x);
     hx_value(m, x, op->in[2]);
     hx_value(m, x, op->in[3]);
-    state_of(m, x, c->state);
+    hx_state(m, x, c->state);
     hx_value(m, x, op->out[2]);
     add_keep(m, op->in[0], c->state, 2, 0, n_qk);
     add_keep(m, op->in[1], c->state, 2, n_q, n_qk);

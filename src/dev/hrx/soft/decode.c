@@ -659,6 +659,15 @@ static bool ends(const gfx_kernel *k)
     return i->cls == GFX_END || i->op == OP_s_branch || i->op == OP_s_code_end;
 }
 
+/* What no access to LDS is smaller than is what its shadow needs to know apart. */
+static uint8_t lds_shift(const gfx_kernel *k)
+{
+    uint8_t shift = 2;
+    for (int32_t n = 0; n < k->n_insns; n++)
+        if (k->insns[n].cls == GFX_LDS && k->insns[n].width < 4) shift = k->insns[n].width < 2 || shift == 0 ? 0 : 1;
+    return shift;
+}
+
 bool gfx_decode(gfx_kernel *k, char why[GFX_TEXT])
 {
     if (k->insns) return true;
@@ -692,6 +701,7 @@ bool gfx_decode(gfx_kernel *k, char why[GFX_TEXT])
         k->insns = NULL;
         k->n_insns = 0;
     }
+    if (ok) k->lds_shift = lds_shift(k);
     free(index_of);
     return ok;
 }

@@ -103,6 +103,7 @@ typedef struct gfx_kernel {
     int32_t n_constants;
     gfx_dpp *dpps;
     int32_t n_dpps;
+    uint8_t lds_shift;   /* of the smallest access to LDS: 1 << lds_shift bytes, at most 4 */
 } gfx_kernel;
 
 typedef struct gfx_object {
@@ -183,7 +184,7 @@ struct gfx_group {
     gfx_wave *waves;
     uint32_t n_waves, id;
     uint8_t *lds;
-    gfx_lds_shadow *lds_shadow; /* per byte */
+    gfx_lds_shadow *lds_shadow; /* per unit of the kernel's smallest access */
     char *why;
     bool failed;
 };

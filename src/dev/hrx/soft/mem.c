@@ -245,13 +245,14 @@ enum { MANY_READERS = 255 };
 static bool lds_read(gfx_wave *w, uint32_t at, uint32_t n)
 {
     const gfx_group *g = w->group;
-    for (uint32_t k = at; k < at + n; k++) {
+    const uint8_t shift = g->k->lds_shift;
+    const uint16_t epoch = (uint16_t)w->epoch;
+    for (uint32_t k = at >> shift; k <= (at + n - 1) >> shift; k++) {
         gfx_lds_shadow *s = &g->lds_shadow[k];
-        if (!s->written) return gfx_fail(w->group, "reads byte %u of LDS, which nobody wrote", k);
+        if (!s->written) return gfx_fail(w->group, "reads byte %u of LDS, which nobody wrote", k << shift);
         if (!g->d->races) continue;
-        const uint16_t epoch = (uint16_t)w->epoch;
         if (s->wave != w->index && s->epoch == epoch)
-            return gfx_fail(w->group, "race: reads byte %u of LDS, which wave %u wrote, with no barrier between", k, s->wave);
+            return gfx_fail(w->group, "race: reads byte %u of LDS, which wave %u wrote, with no barrier between", k << shift, s->wave);
         s->reader = s->written > 1 && s->read_epoch == epoch && s->reader != w->index ? MANY_READERS : (uint8_t)w->index;
         s->read_epoch = epoch;
         s->written = 2; /* and read */
@@ -262,11 +263,12 @@ static bool lds_read(gfx_wave *w, uint32_t at, uint32_t n)
 static bool lds_written(gfx_wave *w, uint32_t at, uint32_t n, bool is_atomic)
 {
     const gfx_group *g = w->group;
-    for (uint32_t k = at; k < at + n; k++) {
+    const uint8_t shift = g->k->lds_shift;
+    const uint16_t epoch = (uint16_t)w->epoch;
+    for (uint32_t k = at >> shift; k <= (at + n - 1) >> shift; k++) {
         gfx_lds_shadow *s = &g->lds_shadow[k];
-        const uint16_t epoch = (uint16_t)w->epoch;
         if (g->d->races && !is_atomic && s->written > 1 && s->read_epoch == epoch && s->reader != w->index)
-            return gfx_fail(w->group, "race: writes byte %u of LDS, which another wave reads, with no barrier between", k);
+            return gfx_fail(w->group, "race: writes byte %u of LDS, which another wave reads, with no barrier between", k << shift);
         *s = (gfx_lds_shadow){.written = 1, .wave = (uint8_t)w->index, .epoch = is_atomic ? (uint16_t)(epoch - 1) : epoch};
     }
     return true;
@@ -292,7 +294,7 @@ static bool lds_lane(gfx_wave *w, const gfx_insn *i, int l, uint64_t at, uint32_
     } else {
         uint32_t old;
         for (uint32_t k = 0; k < 4; k++)
-            if (!w->group->lds_shadow[at + k].written) return gfx_fail(w->group, "an atomic on LDS that nobody wrote");
+            if (!w->group->lds_shadow[(at + k) >> w->group->k->lds_shift].written) return gfx_fail(w->group, "an atomic on LDS that nobody wrote");
         memcpy(&old, p, 4);
         const uint32_t now = atomic(i, old, w->v[reg][l], i->what == 'd' ? w->v[i->src[2].reg][l] : 0);
         memcpy(p, &now, 4);

@@ -289,7 +289,8 @@ bool gfx_run(gfx_dispatch *d, char why[GFX_TEXT])
     void *regs = aligned_alloc(64, (row * g.n_waves + 63) & ~(size_t)63);
     g.waves = calloc(g.n_waves, sizeof *g.waves);
     g.lds = malloc(lds);
-    g.lds_shadow = calloc(lds, sizeof *g.lds_shadow);
+    const size_t shadow = ((lds >> k->lds_shift) + 1) * sizeof *g.lds_shadow;
+    g.lds_shadow = malloc(shadow);
     bool ok = regs && g.waves && g.lds && g.lds_shadow;
     if (!ok) snprintf(why, GFX_TEXT, "no memory");
     const uint32_t n = d->grid[0] * d->grid[1] * d->grid[2], first = d->order == GFX_RANDOM ? draw(d, n) : 0;
@@ -297,7 +298,7 @@ bool gfx_run(gfx_dispatch *d, char why[GFX_TEXT])
         const uint32_t at = d->order == GFX_REVERSE ? n - 1 - i : (uint32_t)(((uint64_t)i + first) % n);
         const uint32_t id[3] = {at % d->grid[0], at / d->grid[0] % d->grid[1], at / (d->grid[0] * d->grid[1])};
         g.id = at;
-        memset(g.lds_shadow, 0, lds * sizeof *g.lds_shadow);
+        memset(g.lds_shadow, 0, shadow);
         for (uint32_t w = 0; w < g.n_waves; w++) {
             g.waves[w].v = (void *)((char *)regs + row * w);
             start_wave(&g, w, id);
