@@ -6,7 +6,7 @@ import re
 import sys
 import tarfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 args = sys.argv[1:]
 with open(os.environ["FAKE_LOOM_LOG"], "a", encoding="utf-8") as f:
     f.write("\t".join(args) + "\n")

@@ -32,7 +32,7 @@ static void fill(const hx_lib *l, const char *kind, int index, const char *name,
     memset(out, 0, sizeof *out);
     snprintf(out->kind, sizeof out->kind, "%s", kind);
     out->index = index;
-    out->caps = OB_DEV_ASYNC | OB_DEV_DYNAMIC_ROWS | OB_DEV_GPU | OB_DEV_EXACT | OB_DEV_SAMPLE | OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_HALF_ATTN |
+    out->caps = OB_DEV_ASYNC | OB_DEV_GPU | OB_DEV_EXACT | OB_DEV_SAMPLE | OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_HALF_ATTN |
                 (l->soft && !l->missing[0] ? OB_DEV_SOFT : OB_DEV_GATED);
     out->max_tok = OB_MAX_UBATCH;
     out->max_buffer_bytes = UINT32_MAX;
