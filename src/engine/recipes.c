@@ -10,6 +10,10 @@
 static const ob_recipe k_recipes[] = {
     {"rotated-moe-ub1024", "cpu", .moe = true, .rotated = true, .n_ubatch = 0,
      .measured = "steps of 1,024 tokens gain nothing over 512 that stands out from the noise: 0.95 and 1.06 times by processor time"},
+    /* An H200, 12 layers of a random 30B-A3B shape, prompts of 2,048 tokens: 58,604, 76,206 and 103,123 tokens/s in steps of 512,
+     * 1,024 and 2,048. */
+    {"rotated-moe-ub1024", "vulkan", .moe = true, .rotated = true, .n_ubatch = 0,
+     .measured = "steps of 2,048 tokens, which large GPUs take without a recipe, are 1.35 times as fast as those of 1,024"},
 };
 
 const ob_recipe *ob_recipe_at(int index)

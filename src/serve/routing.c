@@ -112,12 +112,18 @@ const char *ob_routing_default_device(const ob_routing *r)
     return strchr(r->policy.fallback, '@') ? "auto" : r->policy.fallback;
 }
 
-/* All names of the served target become one: "auto", its kind, and its kind with its number. */
+/* The first of a kind goes by the kind alone. */
+static void device_name(const ob_dev_info *dev, char *out, size_t cap)
+{
+    snprintf(out, cap, dev->index ? "%s:%d" : "%s", dev->kind, dev->index);
+}
+
+/* All names of the served target become one: "auto", the policy's default, and its kind with its number. */
 static void canonical(char *name, size_t cap, const ob_dev_info *dev, const char *fallback)
 {
     char numbered[40];
     snprintf(numbered, sizeof numbered, "%s:%d", dev->kind, dev->index);
-    if (!strcmp(name, "auto") || !strcmp(name, fallback) || !strcmp(name, numbered)) snprintf(name, cap, "%s", dev->kind);
+    if (!strcmp(name, "auto") || !strcmp(name, fallback) || !strcmp(name, numbered)) device_name(dev, name, cap);
 }
 
 static int32_t find_target(const ob_routing *r, const char *name)
@@ -207,7 +213,7 @@ static ob_status load_long(ob_routing *r, ob_err *err)
     ob_engine_describe(t->engine, info);
     r->long_target = r->n_targets++;
     snprintf(t->name, sizeof t->name, "long");
-    snprintf(t->device, sizeof t->device, info->device.index ? "%s:%d" : "%s", info->device.kind, info->device.index);
+    device_name(&info->device, t->device, sizeof t->device);
     snprintf(t->model, sizeof t->model, "%s", rp->long_path);
     t->r = r;
     t->state = READY;
@@ -227,7 +233,9 @@ ob_status ob_routing_load(ob_routing *r, const ob_engine_params *served, ob_engi
     r->served.prefill_device = NULL; /* of the served engine alone */
     r->model_id = model_id;
     ob_engine_describe(engine, &info);
-    add_target(r, info.device.kind);
+    char name[sizeof r->targets[0].name];
+    device_name(&info.device, name, sizeof name);
+    add_target(r, name);
     r->targets[0].engine = engine;
     r->targets[0].state = READY;
     r->targets[0].n_seq = info.n_seq;
