@@ -81,7 +81,8 @@ OB_MUST_CHECK ob_status ob_hub_dir(ob_buf *out, ob_err *err);
 /* Complete models by name; free with ob_hub_models_free. An absent folder is an empty library. */
 OB_MUST_CHECK ob_status ob_hub_list(ob_hub_model **out, size_t *n, ob_err *err);
 void ob_hub_models_free(ob_hub_model *models, size_t n);
-/* Path of a model by its name or by the source it came from (*taken*: ob_free). NOT_FOUND with the
+/* Path of a model by its name, by the beginning of it up to a dash where one model alone begins so, or by the source
+ * it came from (*taken*: ob_free). NOT_FOUND with the
  * names that exist or can be pulled; CORRUPT when it is damaged. */
 OB_MUST_CHECK ob_status ob_hub_find(const char *name, char **path, ob_err *err);
 /* BUSY while a pull of it is running. */

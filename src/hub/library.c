@@ -371,6 +371,19 @@ static ob_status not_found(const char *name, const ob_hub_model *models, size_t 
     return s;
 }
 
+/* The one model whose name goes on behind `name` and a dash: smollm2 for smollm2-135m. NULL: none, or several. */
+static const ob_hub_model *find_by_beginning(const ob_hub_model *models, size_t n, const char *name)
+{
+    const ob_hub_model *hit = NULL;
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < n && len; i++) {
+        if (strncmp(models[i].name, name, len) != 0 || models[i].name[len] != '-') continue;
+        if (hit) return NULL;
+        hit = &models[i];
+    }
+    return hit;
+}
+
 ob_status ob_hub_find(const char *name, char **path, ob_err *err)
 {
     *path = NULL;
@@ -381,6 +394,7 @@ ob_status ob_hub_find(const char *name, char **path, ob_err *err)
     for (size_t i = 0; i < n && !hit; i++)
         if (!strcmp(models[i].name, name) || !strcmp(models[i].source, name)) hit = &models[i];
     ob_status s = OB_OK;
+    if (!hit) hit = find_by_beginning(models, n, name);
     if (!hit) {
         s = not_found(name, models, n, err);
     } else if (hit->damaged) {

@@ -400,6 +400,16 @@ def test_name_is_taken(hub):
     assert [m["name"] for m in hub.list()] == ["a", "other"]
 
 
+def test_the_beginning_of_a_name(hub):
+    for name in ("tiny-1b", "tiny-2b", "small-1b-q4"):
+        hub.add_hf(name + ".gguf", gguf(50_000))
+        hub.run("pull", REPO + name + ".gguf")
+    for name in ("small", "small-1b", "tiny-1b"):
+        hub.run("info", name)
+    for name in ("tiny", "smal", "small-", "tin"):
+        assert "no model" in hub.run("info", name, rc=1).stderr
+
+
 def test_damaged_model(hub):
     data = gguf(50_000)
     hub.add_hf("a.gguf", data)
