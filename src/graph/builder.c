@@ -714,6 +714,45 @@ static void check_all_used(ob_builder *b)
                                 ob_file_tensor(b->m->file, i)->name, b->m->arch->name));
 }
 
+static int32_t writer_of(const ob_program *p, ob_val v, int32_t before)
+{
+    while (--before >= 0)
+        for (int k = 0; k < OB_OP_MAX_OUT; k++)
+            if (p->ops[before].out[k] == v) return before;
+    return OB_NONE;
+}
+
+/* Value `v`, read by op `at`, is a matrix product that decides rather than weighs. */
+static void note_minor(const ob_program *p, ob_val v, int32_t at)
+{
+    const int32_t w = v == OB_NONE ? OB_NONE : writer_of(p, v, at);
+    if (w == OB_NONE || p->ops[w].kind != OB_OP_LINEAR) return;
+    for (int k = 0; k < p->ops[w].p.linear.n_mat; k++)
+        if (p->ops[w].out[k] == v) p->weights[p->ops[w].w[k]].minor = true;
+}
+
+/* ob_weight.minor: routers, decay and rate of delta nets, coefficients of hyper-connections, gates of one column, a
+ * matrix per head. */
+static void note_minor_weights(const ob_program *p)
+{
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        const ob_op *op = &p->ops[i];
+        switch (op->kind) {
+        case OB_OP_MOE_ROUTE: note_minor(p, op->in[0], i); break;
+        case OB_OP_HC_MIX: note_minor(p, op->in[1], i); break;
+        case OB_OP_GDN:
+            note_minor(p, op->in[1], i);
+            note_minor(p, op->in[2], i);
+            break;
+        case OB_OP_GATE:
+            if (p->vals[op->in[1]].cols == 1) note_minor(p, op->in[1], i);
+            break;
+        case OB_OP_LINEAR_HEADS: p->weights[op->w[0]].minor = true; break;
+        default: break;
+        }
+    }
+}
+
 ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err)
 {
     program_box *box = ob_calloc(1, sizeof *box);
@@ -736,6 +775,7 @@ ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err)
         ob_program_free(&box->prog);
         return b.s;
     }
+    note_minor_weights(&box->prog);
     *out = &box->prog;
     return OB_OK;
 }
@@ -763,14 +803,6 @@ ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err)
 /* The ops that make up a router: op `route`, the matrix before it and the norm before that; false if it is
  * anything else. */
 typedef struct router { int32_t norm, linear, route, mat; } router;
-
-static int32_t writer_of(const ob_program *p, ob_val v, int32_t before)
-{
-    while (--before >= 0)
-        for (int k = 0; k < OB_OP_MAX_OUT; k++)
-            if (p->ops[before].out[k] == v) return before;
-    return OB_NONE;
-}
 
 static bool router_at(const ob_program *p, int32_t route, router *r)
 {

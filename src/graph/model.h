@@ -77,6 +77,10 @@ const ob_file *ob_model_file(const ob_model *m);
 
 /* Build the program; it borrows weights' data from the file. Not yet planned (ob_program_plan). */
 OB_MUST_CHECK ob_status ob_model_program(const ob_model *m, ob_program **out, ob_err *err);
+/* Does the program apply what the file declares (scales, soft-caps, rotary pairing), and read every tensor it took?
+ * Independent of how it was built; asked at every load, also where packed weights come from a cache. OB_E_UNSUPPORTED
+ * says what would be lost. */
+OB_MUST_CHECK ob_status ob_model_guard(const ob_model *m, const ob_program *p, ob_err *err);
 /* Let the program also give the k best logits of each row (OB_OP_TOP_K, value `top`), for sampling; the logits
  * become an output that is read seldom. */
 OB_MUST_CHECK ob_status ob_program_add_top_k(ob_program *p, int32_t k, ob_err *err);

@@ -59,6 +59,8 @@ typedef struct ob_weight {
     ob_weight_use use;
     bool hadamard;    /* LINEAR, EXPERTS: rows are rotated (quant/hadamard.h), so activations must be */
     bool act4;        /* and are rounded to 4 bits (quant/act4.h) where the step says so */
+    bool minor;       /* LINEAR, EXPERTS: a small product amid other work that decides much (a router, a gate, a matrix per
+                         head): not for a unit that only multiplies (dev/products.h) */
 } ob_weight;
 
 /* One layer's share of the paged cache. Element order of K: [page][head][token in page][k_dim], of V
