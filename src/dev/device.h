@@ -45,6 +45,7 @@ enum {
     OB_DEV_SHARES = 1 << 12,      /* a packed weight may be used by every open device of this kind with the same options,
                                      and be freed through any */
     OB_DEV_GATED = 1 << 13,       /* `auto` takes it only where ob_dev_set_prefer's function names it */
+    OB_DEV_PRODUCTS = 1 << 14,    /* honours ob_dev_options.products */
 };
 
 /* A part of what a device calls its memory. */
@@ -77,13 +78,31 @@ typedef struct ob_dev_info {
  * x [n_rows][ldx] of w->ne[0] activations, borrowed for the call. One call at a time, on any thread of the device. */
 typedef void (*ob_observe_fn)(void *arg, const ob_weight *w, int64_t mat, const float *x, int64_t ldx, int64_t n_rows);
 
+/* Where weights come from, for devices that keep their packed forms on disk: a device sees weights, not models. */
+typedef struct ob_dev_source {
+    const char *path; /* of the model file; its first part */
+    uint64_t stamp;   /* another number whenever its bytes may have changed */
+} ob_dev_source;
+
+struct ob_dev_products;
+
 typedef struct ob_dev_options {
     int n_threads;  /* host threads for compute; <= 0: chosen by the device */
     bool exact;     /* f32 activations, no 8-bit rounding of activations */
     bool profile;   /* collect per-op times */
     ob_observe_fn observe; /* NULL, or OB_DEV_OBSERVE must be there; slows every step down */
     void *observe_arg;
+    const struct ob_dev_products *products; /* matrix products done elsewhere (dev/products.h), *borrowed*; NULL, or
+                                               OB_DEV_PRODUCTS must be there */
+    const ob_dev_source *source;  /* borrowed for the call; NULL: unknown, so nothing is kept on disk */
+    int verify;   /* products of a unit that are also computed on the host: OB_VERIFY_ */
+    bool pin;     /* keep packed weights in memory that the unit reaches without a copy, where it may take so much */
 } ob_dev_options;
+
+/* Of a unit with arithmetic that the host can repeat exactly. */
+enum { OB_VERIFY_SOME, /* a block of columns of the first products and of every 1024th */
+       OB_VERIFY_ALL,  /* everything */
+       OB_VERIFY_OFF };
 
 enum { OB_BUF_ZERO = 1 }; /* flags of buffer_new */
 
@@ -112,6 +131,8 @@ typedef struct ob_dev_api {
     int (*count)(void);
     /* Describe device `index` without opening it. */
     void (*probe)(int index, ob_dev_info *out);
+    /* The number of a device that has a name of its own ("kind:name"); -1: unknown. NULL: numbers only. */
+    int (*find)(const char *name);
     ob_status (*open)(int index, const ob_dev_options *opt, ob_dev **out, ob_err *err);
     void (*close)(ob_dev *d);
     void (*describe)(const ob_dev *d, ob_dev_info *out);

@@ -50,7 +50,7 @@ static void fill_info(ob_dev_info *out, ob_cpu_level level, int n_threads)
              n_threads == 1 ? "" : "s", ob_cpu_level_name(level));
     snprintf(out->driver, sizeof out->driver, "built-in kernels, level %s", ob_cpu_level_name(level));
     out->caps = OB_DEV_SHARES | OB_DEV_DYNAMIC_ROWS | OB_DEV_HOST_MEMORY | OB_DEV_EXACT | OB_DEV_PROFILE |
-                OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_OBSERVE;
+                OB_DEV_HADAMARD | OB_DEV_ACT4 | OB_DEV_OBSERVE | OB_DEV_PRODUCTS;
     out->mem_total_bytes = meminfo_bytes("MemTotal");
     out->mem_free_bytes = meminfo_bytes("MemAvailable");
     out->max_buffer_bytes = SIZE_MAX / 2;
@@ -90,6 +90,8 @@ static ob_status cpu_open(int index, const ob_dev_options *opt, ob_dev **out, ob
     *out = NULL;
     ob_cpu_level level;
     OB_TRY(ob_cpu_level_detect(&level, err));
+    if (level == OB_CPU_REF && opt->products)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "OB_CPU=ref multiplies by itself: products cannot be done elsewhere");
     cpu_dev *c = ob_calloc(1, sizeof *c);
     if (!c) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the cpu device");
     c->base.api = &ob_dev_cpu;
@@ -99,12 +101,14 @@ static ob_status cpu_open(int index, const ob_dev_options *opt, ob_dev **out, ob
     c->profile = opt->profile;
     c->observe = opt->observe;
     c->observe_arg = opt->observe_arg;
+    c->products = opt->products;
     const ob_status s = ob_pool_new(opt->n_threads, &c->pool, err);
     if (s != OB_OK) {
         ob_free(c);
         return s;
     }
     c->n_threads = ob_pool_n_threads(c->pool);
+    cpu_products_init(c);
     *out = &c->base;
     return OB_OK;
 }
@@ -192,8 +196,8 @@ static void *buffer_map(ob_dev *d, ob_dev_buf *b)
 
 static void weight_free(ob_dev *d, ob_dev_weight *w)
 {
-    (void)d;
     if (!w) return;
+    if (w->prod) cpu_of(d)->products->weight_free(cpu_of(d)->products->self, w->prod);
     ob_lin_free(w->lin);
     ob_free(w->vec);
     ob_free(w->raw);
@@ -218,17 +222,25 @@ static size_t expert_bytes(const ob_weight *w) { return ob_type_row_bytes(w->typ
 
 static ob_status weight_write(ob_dev *d, ob_dev_weight *w, int64_t expert, const void *data, ob_err *err)
 {
-    (void)d;
-    if (expert < 0 || expert >= w->desc.ne[2] || (!w->raw && !w->lin))
+    if (expert < 0 || expert >= w->desc.ne[2] || (!w->raw && !w->lin && !w->prod))
         return ob_err_set(err, OB_E_INVALID, "expert %lld of %lld", (long long)expert, (long long)w->desc.ne[2]);
+    if (w->prod) return cpu_of(d)->products->weight_write(cpu_of(d)->products->self, w->prod, expert, data, err);
     if (w->lin) return ob_lin_pack_expert(w->lin, w->desc.type, expert, data, err);
     memcpy(w->raw + (size_t)expert * expert_bytes(&w->desc), data, expert_bytes(&w->desc));
     return OB_OK;
 }
 
+/* May another unit multiply it? */
+static bool may_hand_over(const cpu_dev *c, const ob_weight *desc)
+{
+    return c->products && !desc->minor && !desc->act4 && (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EXPERTS);
+}
+
 static uint64_t weight_bytes(const ob_dev *d, const ob_weight *desc)
 {
     const cpu_dev *c = (const cpu_dev *)d;
+    const uint64_t n = may_hand_over(c, desc) ? c->products->weight_bytes(c->products->self, desc) : 0;
+    if (n) return n;
     if (c->level == OB_CPU_REF) return expert_bytes(desc) * (size_t)OB_MAX(desc->ne[2], 1);
     if (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EXPERTS) return ob_lin_bytes_of(desc);
     return desc->use == OB_USE_VECTOR ? (uint64_t)(desc->ne[0] * desc->ne[1] * desc->ne[2] * desc->ne[3]) * 4
@@ -262,7 +274,8 @@ static ob_status weight_new(ob_dev *d, const ob_weight *desc, ob_dev_weight **ou
         OB_GOTO(make_vector(w, desc, err));
         *keeps_data = false;
     } else if (desc->use == OB_USE_LINEAR || desc->use == OB_USE_EXPERTS) {
-        OB_GOTO(ob_lin_pack(desc, c->level, c->exact, &w->lin, keeps_data, err));
+        if (may_hand_over(c, desc)) OB_GOTO(c->products->weight_new(c->products->self, desc, &w->prod, keeps_data, err));
+        if (!w->prod) OB_GOTO(ob_lin_pack(desc, c->level, c->exact, &w->lin, keeps_data, err));
     }
 out:
     if (s != OB_OK) weight_free(d, w);

@@ -7,6 +7,7 @@
  *   linear  [norm ->] quantise activations -> products [-> glu]
  *   attend  attention over the cache (the cache write is a row-wise op before it)
  *   own     an op that shares its work out by itself: experts, products per head, convolution, delta net
+ *   product matrices of a linear op that another unit multiplies (dev/products.h)
  *   ref     one op by ops/ref.c
  *
  * Owner of everything here: the engine thread; during a step also the pool's threads, each in its own
@@ -20,6 +21,7 @@
 #include "dev/cpu/kernels.h"
 #include "dev/cpu/linear.h"
 #include "dev/device.h"
+#include "dev/products.h"
 #include "ops/ref.h"
 
 typedef struct cpu_profile {
@@ -35,6 +37,15 @@ typedef struct cpu_block {
     struct cpu_block *next;
 } cpu_block;
 
+/* What the thread that has products done hands to the others. */
+typedef struct cpu_help {
+    ob_parallel base; /* first: what the unit sees */
+    ob_pool *pool;
+    void (*fn)(void *arg, int64_t i0, int64_t i1); /* NULL: nothing more */
+    void *arg;
+    int64_t n, grain;
+} cpu_help;
+
 typedef struct cpu_dev {
     ob_dev base;
     ob_pool *pool;
@@ -44,6 +55,8 @@ typedef struct cpu_dev {
     bool exact, profile;
     ob_observe_fn observe; /* may be NULL */
     void *observe_arg;
+    const ob_dev_products *products; /* may be NULL */
+    cpu_help help;
     cpu_profile prof[OB_OP_COUNT];
     cpu_block *blocks;
 } cpu_dev;
@@ -56,7 +69,8 @@ struct ob_dev_buf {
 
 struct ob_dev_weight {
     ob_weight desc; /* name not kept */
-    ob_lin *lin;    /* LINEAR, EXPERTS; NULL at level ref */
+    ob_lin *lin;    /* LINEAR, EXPERTS; NULL at level ref and where `prod` is not */
+    ob_product_weight *prod; /* of cpu_dev.products */
     float *vec;     /* VECTOR */
     uint8_t *raw;   /* experts that are written one by one, at level ref */
 };
@@ -77,7 +91,7 @@ typedef struct cpu_rope {
     float *cs; /* [max_tok][ob_cpu_rope_floats] */
 } cpu_rope;
 
-typedef enum cpu_stage_kind { STAGE_ROWS, STAGE_LINEAR, STAGE_ATTEND, STAGE_OWN, STAGE_REF } cpu_stage_kind;
+typedef enum cpu_stage_kind { STAGE_ROWS, STAGE_LINEAR, STAGE_PRODUCT, STAGE_ATTEND, STAGE_OWN, STAGE_REF } cpu_stage_kind;
 
 typedef void (*cpu_own_fn)(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 typedef void (*cpu_row_fn)(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t r0, int64_t r1);
@@ -86,10 +100,11 @@ typedef struct cpu_row_op {
     int32_t op; /* -1: the rope tables */
 } cpu_row_op;
 
-/* One linear op: which matrices share quantised activations. */
+/* One linear op: its matrices that are multiplied here, and which of them share quantised activations. */
 typedef struct cpu_linear {
     int32_t n_mat, n_group;
-    int32_t group[OB_OP_MAX_OUT];       /* of each matrix */
+    int32_t mat[OB_OP_MAX_OUT];         /* [n_mat] of the op */
+    int32_t group[OB_OP_MAX_OUT];       /* of each of them */
     const ob_lin *lead[OB_OP_MAX_OUT];  /* any matrix of the group */
     size_t act_off[OB_OP_MAX_OUT + 1];  /* of each group in one chunk's activations */
     size_t small_off[OB_OP_MAX_OUT + 1]; /* the same in a thread's own copy */
@@ -127,6 +142,8 @@ struct ob_dev_plan {
     uint8_t *act;     /* shared activations */
     size_t act_bytes; /* of one chunk of rows */
     float *moe_hid, *moe_part; /* a mixture's hidden rows and partial results */
+    float *moe_gu;             /* where another unit multiplies: gate and up of a row side by side */
+    ob_product *jobs;          /* products of one call; room for the experts of a mixture */
     float **conv_taps;         /* [n_ops]: taps of a convolution, turned for its kernel; else NULL */
     float *part;      /* partial results of attention */
     size_t part_floats;
@@ -155,7 +172,7 @@ void cpu_linear_run(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread 
 enum { CPU_MOE_BLOCK = 128 }; /* rows that an expert multiplies together */
 typedef struct cpu_moe_sizes {
     size_t pairs, rows, act, lin; /* bytes per thread */
-    size_t hid, part;             /* bytes of the plan */
+    size_t hid, part, gu, jobs;   /* bytes of the plan */
 } cpu_moe_sizes;
 bool cpu_moe_fits(const ob_dev_plan *p, const ob_op *op);
 void cpu_moe_measure(const ob_dev_plan *p, const ob_op *op, int32_t max_rows, cpu_moe_sizes *z);
@@ -163,6 +180,14 @@ void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
 bool cpu_heads_fits(const ob_dev_plan *p, const ob_op *op);
 void cpu_heads_measure(const ob_dev_plan *p, const ob_op *op, int32_t max_rows, cpu_moe_sizes *z);
 void cpu_heads_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+
+/* --- cpu_products.c --- */
+bool cpu_has_product(const ob_dev_plan *p, const ob_op *op); /* some matrix of a linear op, or a mixture */
+void cpu_product_measure(const ob_op *op, cpu_moe_sizes *z);
+void cpu_product_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);
+/* Jobs of one thread, helped by all: every thread of the step calls it; only thread 0's jobs count. Its end is no meeting. */
+void cpu_products_do(const ob_dev_plan *p, const cpu_thread *t, int32_t n_jobs);
+void cpu_products_init(cpu_dev *d);
 
 /* --- cpu_recur.c --- */
 void cpu_conv_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t);

@@ -13,10 +13,12 @@ static const ob_lin *matrix(const ob_dev_plan *p, const ob_op *op, int i) { retu
 void cpu_linear_prepare(const ob_dev_plan *p, const ob_op *op, cpu_linear *l, int64_t max_rows,
                         size_t *act_bytes, size_t *small_bytes, size_t *scratch_bytes)
 {
-    *l = (cpu_linear){.n_mat = op->p.linear.n_mat, .n_granule = 1, .act_granule = 1};
+    *l = (cpu_linear){.n_granule = 1, .act_granule = 1};
     *scratch_bytes = 0;
+    for (int i = 0; i < op->p.linear.n_mat; i++)
+        if (matrix(p, op, i)) l->mat[l->n_mat++] = i;
     for (int i = 0; i < l->n_mat; i++) {
-        const ob_lin *m = matrix(p, op, i);
+        const ob_lin *m = matrix(p, op, l->mat[i]);
         int g = 0;
         while (g < l->n_group && ob_lin_act_kind(l->lead[g]) != ob_lin_act_kind(m)) g++;
         if (g == l->n_group) l->lead[l->n_group++] = m;
@@ -39,7 +41,7 @@ void cpu_linear_prepare(const ob_dev_plan *p, const ob_op *op, cpu_linear *l, in
     }
     for (int i = 0; i < l->n_mat; i++)
         for (int64_t m = 1; m <= most; m++)
-            *scratch_bytes = OB_MAX(*scratch_bytes, ob_lin_scratch_bytes(matrix(p, op, i), m));
+            *scratch_bytes = OB_MAX(*scratch_bytes, ob_lin_scratch_bytes(matrix(p, op, l->mat[i]), m));
     *act_bytes = l->act_off[l->n_group];
     *small_bytes = l->small_off[l->n_group];
 }
@@ -81,16 +83,17 @@ typedef struct product {
     int64_t row0, n_rows;      /* of the chunk */
 } product;
 
-static void multiply(const product *j, int i, int64_t n0, int64_t n1)
+static void multiply(const product *j, int which, int64_t n0, int64_t n1)
 {
     const ob_op *op = j->op;
+    const int32_t i = j->l->mat[which];
     const int32_t cols = j->p->prog.vals[op->out[i]].cols;
     ob_lin_epilogue ep = {.scale = op->p.linear.scale, .bias = cpu_vector(j->p, op->w[4 + i])};
     if (op->in[1] != OB_NONE) {
         ep.res = cpu_row(j->p, op->in[1], j->row0);
         ep.ldres = cols;
     }
-    ob_lin_mul(matrix(j->p, op, i), 0, j->act + j->act_off[j->l->group[i]], j->n_rows,
+    ob_lin_mul(matrix(j->p, op, i), 0, j->act + j->act_off[j->l->group[which]], j->n_rows,
                cpu_row(j->p, op->out[i], j->row0), cols, n0, OB_MIN(n1, cols), &ep, j->t->lin);
 }
 
@@ -109,7 +112,7 @@ static void multiply_granules(const product *j, const ob_op *glu, int64_t g0, in
         return;
     }
     for (int i = 0; i < j->l->n_mat && g0 < g1; i++) {
-        const int64_t have = ob_div_up(j->p->prog.vals[j->op->out[i]].cols, n);
+        const int64_t have = ob_div_up(j->p->prog.vals[j->op->out[j->l->mat[i]]].cols, n);
         if (g0 < have) multiply(j, i, g0 * n, OB_MIN(g1, have) * n);
         g0 = OB_MAX(g0 - have, 0);
         g1 -= have;
@@ -152,11 +155,11 @@ static void activate_shared(const ob_dev_plan *p, const cpu_stage *st, const cpu
 }
 
 /* Before the products: their outputs may lie where the inputs were. */
-static void observe(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t, int64_t rows)
+static void observe(const ob_dev_plan *p, const ob_op *op, const cpu_linear *l, const cpu_thread *t, int64_t rows)
 {
     if (t == p->threads)
-        for (int i = 0; i < op->p.linear.n_mat; i++)
-            cpu_observe(p, op->w[i], 0, cpu_row(p, op->in[0], 0), p->prog.vals[op->in[0]].cols, rows);
+        for (int i = 0; i < l->n_mat; i++)
+            cpu_observe(p, op->w[l->mat[i]], 0, cpu_row(p, op->in[0], 0), p->prog.vals[op->in[0]].cols, rows);
     ob_pool_barrier(p->dev->pool);
 }
 
@@ -169,12 +172,12 @@ void cpu_linear_run(const ob_dev_plan *p, const cpu_stage *st, const cpu_thread 
     const bool small = rows * p->prog.vals[op->in[0]].cols <= CPU_SMALL_FLOATS && !p->dev->observe;
     if (small) activate_small(p, st, t, rows);
     else activate_shared(p, st, t, rows);
-    if (p->dev->observe) observe(p, op, t, rows);
+    if (p->dev->observe) observe(p, op, l, t, rows);
 
     const int64_t n_chunks = ob_div_up(rows, l->chunk_rows);
     int64_t n_granules = 0;
     for (int i = 0; i < (glu ? 1 : l->n_mat); i++)
-        n_granules += ob_div_up(p->prog.vals[op->out[i]].cols, l->n_granule);
+        n_granules += ob_div_up(p->prog.vals[op->out[l->mat[i]]].cols, l->n_granule);
     const int64_t least = least_granules(l, OB_MIN(rows, l->chunk_rows));
     for (int64_t i, unused, g0, g1; ob_pool_take(p->dev->pool, INT64_MAX, 1, &i, &unused);) {
         if (!guided(n_chunks * n_granules, p->dev->n_threads, least, i, &g0, &g1)) break;

@@ -37,8 +37,12 @@ static size_t most_scratch_bytes(const ob_lin *l, int64_t rows)
     return n;
 }
 
+/* All of its matrices are multiplied by another unit. */
+static bool handed_over(const ob_dev_plan *p, const ob_op *op) { return p->weights[op->w[2]]->prod != NULL; }
+
 bool cpu_moe_fits(const ob_dev_plan *p, const ob_op *op)
 {
+    if (handed_over(p, op)) return true;
     const ob_lin *gate = matrix(p, op, 0), *down = matrix(p, op, 2);
     if (!gate || !down) return false;
     /* Merged gate and up: up's columns must begin at a granule. */
@@ -48,11 +52,18 @@ bool cpu_moe_fits(const ob_dev_plan *p, const ob_op *op)
 void cpu_moe_measure(const ob_dev_plan *p, const ob_op *op, int32_t max_rows, cpu_moe_sizes *z)
 {
     const ob_lin *gate = matrix(p, op, 0), *up = matrix(p, op, 1), *down = matrix(p, op, 2);
-    const int64_t d = ob_lin_k(gate), n_ff = ob_lin_k(down), n_expert = p->prog.weights[op->w[2]].ne[2];
+    const ob_weight *w = &p->prog.weights[op->w[2]];
+    const int64_t d = w->ne[1], n_ff = w->ne[0], n_expert = w->ne[2];
     const int64_t pairs = OB_MIN(max_rows, CPU_CHUNK_ROWS) * op->p.moe.n_used, rows = OB_MIN(max_rows, CPU_MOE_BLOCK);
     z->pairs = OB_MAX(z->pairs, (size_t)(2 * pairs + 2 * n_expert + 2) * sizeof(int32_t));
     z->hid = OB_MAX(z->hid, (size_t)(pairs * n_ff) * sizeof(float));
     z->part = OB_MAX(z->part, (size_t)(pairs * d) * sizeof(float));
+    if (handed_over(p, op)) {
+        z->gu = OB_MAX(z->gu, (size_t)(2 * pairs * n_ff) * sizeof(float));
+        z->jobs = OB_MAX(z->jobs, (size_t)(2 * OB_MIN(n_expert, pairs)) * sizeof(ob_product));
+        z->rows = OB_MAX(z->rows, (size_t)d * sizeof(float)); /* of combine */
+        return;
+    }
     z->rows = OB_MAX(z->rows, (size_t)(rows * (d + 2 * n_ff)) * sizeof(float));
     z->act = OB_MAX(z->act, OB_MAX(most_act_bytes(gate, rows) + (up ? most_act_bytes(up, rows) : 0),
                                    most_act_bytes(down, rows)));
@@ -185,6 +196,65 @@ static void run_items(const moe *m, bool hidden)
     }
 }
 
+/* What gate and up (hidden), or down, are about to multiply. The caller brings the threads together. */
+static void observe(const moe *m, bool hidden)
+{
+    for (int32_t a = 0; m->t == m->p->threads && a < m->n_active; a++)
+        for (int32_t i = m->first[a]; i < m->first[a + 1]; i++) {
+            const float *x = hidden ? cpu_row(m->p, m->op->in[0], m->row_of[i]) : m->p->moe_hid + i * m->n_ff;
+            if (!hidden) cpu_observe(m->p, m->op->w[2], m->expert[a], x, m->n_ff, 1);
+            for (int k = 0; hidden && k < 2; k++) cpu_observe(m->p, m->op->w[k], m->expert[a], x, m->d, 1);
+        }
+    ob_pool_barrier(m->p->dev->pool);
+}
+
+/* One of the two products by the other unit: a job per active expert (and matrix). */
+static int32_t make_jobs(const moe *m, bool hidden)
+{
+    const ob_dev_weight *const *w = (const ob_dev_weight *const *)m->p->weights;
+    const ob_product_weight *up = m->op->w[1] == OB_NONE ? NULL : w[m->op->w[1]]->prod;
+    ob_product *j = m->p->jobs;
+    for (int32_t a = 0; a < m->n_active; a++) {
+        const int64_t first = m->first[a];
+        ob_product one = {.mat = m->expert[a], .n_rows = m->first[a + 1] - first, .scale = 1.0f};
+        if (hidden) {
+            one.w = w[m->op->w[0]]->prod;
+            one.x = cpu_row(m->p, m->op->in[0], 0);
+            one.ldx = m->d;
+            one.rows = m->row_of + first;
+            one.y = m->p->moe_gu + first * 2 * m->n_ff;
+            one.ldy = 2 * m->n_ff;
+        } else {
+            one.w = w[m->op->w[2]]->prod;
+            one.x = m->p->moe_hid + first * m->n_ff;
+            one.ldx = m->n_ff;
+            one.y = m->p->moe_part + first * m->d;
+            one.ldy = m->d;
+        }
+        *j++ = one;
+        if (!hidden || !up) continue;
+        one.w = up;
+        one.y += m->n_ff;
+        *j++ = one;
+    }
+    return (int32_t)(j - m->p->jobs);
+}
+
+static void run_elsewhere(const moe *m)
+{
+    cpu_products_do(m->p, m->t, m->t == m->p->threads ? make_jobs(m, true) : 0);
+    ob_pool_barrier(m->p->dev->pool);
+    const int64_t pairs = m->first[m->n_active];
+    for (int64_t r0, r1; ob_pool_take(m->p->dev->pool, pairs, 4, &r0, &r1);)
+        for (int64_t r = r0; r < r1; r++) {
+            const float *gu = m->p->moe_gu + r * 2 * m->n_ff;
+            m->p->dev->kern->glu(m->op->p.moe.act, m->op->p.moe.clamp, gu, gu + m->n_ff, m->p->moe_hid + r * m->n_ff, m->n_ff);
+        }
+    ob_pool_barrier(m->p->dev->pool);
+    if (m->p->dev->observe) observe(m, false);
+    cpu_products_do(m->p, m->t, m->t == m->p->threads ? make_jobs(m, false) : 0);
+}
+
 static void combine(const moe *m)
 {
     for (int64_t r0, r1; ob_pool_take(m->p->dev->pool, m->n_rows, 4, &r0, &r1);)
@@ -207,24 +277,12 @@ static void combine(const moe *m)
         }
 }
 
-/* What gate and up (hidden), or down, are about to multiply. The caller brings the threads together. */
-static void observe(const moe *m, bool hidden)
-{
-    for (int32_t a = 0; m->t == m->p->threads && a < m->n_active; a++)
-        for (int32_t i = m->first[a]; i < m->first[a + 1]; i++) {
-            const float *x = hidden ? cpu_row(m->p, m->op->in[0], m->row_of[i]) : m->p->moe_hid + i * m->n_ff;
-            if (!hidden) cpu_observe(m->p, m->op->w[2], m->expert[a], x, m->n_ff, 1);
-            for (int k = 0; hidden && k < 2; k++) cpu_observe(m->p, m->op->w[k], m->expert[a], x, m->d, 1);
-        }
-    ob_pool_barrier(m->p->dev->pool);
-}
-
 void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
 {
     moe m = {.p = p, .op = op, .t = t, .gate = matrix(p, op, 0), .up = matrix(p, op, 1), .down = matrix(p, op, 2),
              .n_used = op->p.moe.n_used};
-    m.d = ob_lin_k(m.gate);
-    m.n_ff = ob_lin_k(m.down);
+    m.d = p->prog.weights[op->w[2]].ne[1];
+    m.n_ff = p->prog.weights[op->w[2]].ne[0];
     const int64_t rows = cpu_n_rows(p, p->prog.vals[op->in[0]].rows);
     for (int64_t row0 = 0; row0 < rows; row0 += CPU_CHUNK_ROWS) {
         m.row0 = (int32_t)row0;
@@ -232,10 +290,14 @@ void cpu_moe_run(const ob_dev_plan *p, const ob_op *op, const cpu_thread *t)
         if (row0) ob_pool_barrier(p->dev->pool);
         group(&m, (int32_t)p->prog.weights[op->w[2]].ne[2]);
         if (p->dev->observe) observe(&m, true);
-        run_items(&m, true);
-        ob_pool_barrier(p->dev->pool);
-        if (p->dev->observe) observe(&m, false);
-        run_items(&m, false);
+        if (handed_over(p, op)) {
+            run_elsewhere(&m);
+        } else {
+            run_items(&m, true);
+            ob_pool_barrier(p->dev->pool);
+            if (p->dev->observe) observe(&m, false);
+            run_items(&m, false);
+        }
         ob_pool_barrier(p->dev->pool);
         combine(&m);
     }

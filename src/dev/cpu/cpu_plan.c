@@ -147,6 +147,7 @@ static bool norm_fuses(const ob_dev_plan *p, int32_t i)
 {
     if (p->dev->profile || i + 1 >= p->prog.n_ops) return false;
     const ob_op *norm = &p->prog.ops[i], *lin = &p->prog.ops[i + 1];
+    if (cpu_has_product(p, lin)) return false;
     if (norm->kind != OB_OP_RMS_NORM || lin->kind != OB_OP_LINEAR || lin->in[0] != norm->out[0]) return false;
     const int32_t cols = p->prog.vals[norm->out[0]].cols;
     if (norm->p.norm.group && norm->p.norm.group != cols) return false;
@@ -164,6 +165,7 @@ static bool glu_fuses(const ob_dev_plan *p, int32_t i, const ob_op *norm)
 {
     if (p->dev->profile || i + 1 >= p->prog.n_ops) return false;
     const ob_op *lin = &p->prog.ops[i], *glu = &p->prog.ops[i + 1];
+    if (cpu_has_product(p, lin)) return false;
     if (lin->p.linear.n_mat != 2 || glu->kind != OB_OP_GLU) return false;
     if (lin->out[0] == lin->out[1] || !writes(lin, glu->in[0]) || !writes(lin, glu->in[1])) return false;
     return glu->out[0] != lin->in[0] && (!norm || glu->out[0] != norm->in[0]);
@@ -247,6 +249,25 @@ static ob_status turn_grouped_taps(ob_dev_plan *p, int32_t i, ob_err *err)
     return OB_OK;
 }
 
+/* A linear op: what another unit multiplies, then what is multiplied here. */
+static ob_status add_linear(ob_dev_plan *p, int32_t *at, ob_err *err)
+{
+    const ob_op *op = &p->prog.ops[*at], *norm = NULL;
+    if (op->kind != OB_OP_LINEAR) { /* a norm that fuses */
+        norm = op;
+        op = &p->prog.ops[++*at];
+    }
+    bool here = false;
+    for (int m = 0; m < op->p.linear.n_mat; m++) here |= p->weights[op->w[m]]->lin != NULL;
+    if (cpu_has_product(p, op)) add_stage(p, STAGE_PRODUCT, *at);
+    if (!here) return OB_OK;
+    cpu_stage *s = add_stage(p, STAGE_LINEAR, *at);
+    s->norm_op = norm ? *at - 1 : OB_NONE;
+    if (glu_fuses(p, *at, norm)) s->glu_op = ++*at;
+    s->lin = keep(p, NULL, 1, sizeof *s->lin);
+    return s->lin ? OB_OK : no_memory(err);
+}
+
 static ob_status make_stages(ob_dev_plan *p, ob_err *err)
 {
     const int32_t n = p->prog.n_ops;
@@ -264,18 +285,13 @@ static ob_status make_stages(ob_dev_plan *p, ob_err *err)
         if (p->prog.ops[i].kind == OB_OP_ROPE) OB_TRY(add_rope(p, i, err));
     if (p->n_ropes) add_row_op(p, cpu_rope_tables, -1, OB_ROWS_TOK, true);
     for (int32_t i = 0; i < n; i++) {
-        const ob_op *op = &p->prog.ops[i], *norm = NULL;
+        const ob_op *op = &p->prog.ops[i];
         const ob_rows rows = p->prog.vals[op->out[0]].rows;
         if (op->kind == OB_OP_ATTENTION) {
             add_row_op(p, cpu_cache_write, i, OB_ROWS_TOK, false);
             add_stage(p, STAGE_ATTEND, i);
         } else if (op->kind == OB_OP_LINEAR || norm_fuses(p, i)) {
-            if (op->kind != OB_OP_LINEAR) norm = &p->prog.ops[i++];
-            cpu_stage *s = add_stage(p, STAGE_LINEAR, i);
-            s->norm_op = norm ? i - 1 : OB_NONE;
-            if (glu_fuses(p, i, norm)) s->glu_op = ++i;
-            s->lin = keep(p, NULL, 1, sizeof *s->lin);
-            if (!s->lin) return no_memory(err);
+            OB_TRY(add_linear(p, &i, err));
         } else if (own_kernel(p, op)) {
             add_stage(p, STAGE_OWN, i)->own = own_kernel(p, op);
             if (op->kind == OB_OP_CONV1D) OB_TRY(turn_taps(p, i, err));
@@ -378,6 +394,8 @@ static void measure(ob_dev_plan *p, sizes *z)
             z->act = OB_MAX(z->act, (size_t)ob_div_up(rows, st->lin->chunk_rows));
             z->small = OB_MAX(z->small, small);
             z->lin = OB_MAX(z->lin, scratch);
+        } else if (st->kind == STAGE_PRODUCT) {
+            cpu_product_measure(op, &z->moe);
         }
     }
     z->act *= p->act_bytes; /* chunks so far */
@@ -403,6 +421,8 @@ static size_t hand_out(ob_dev_plan *p, const sizes *z, uint8_t *base)
     PLACE(p->part, z->part);
     PLACE(p->moe_hid, z->moe.hid);
     PLACE(p->moe_part, z->moe.part);
+    PLACE(p->moe_gu, z->moe.gu);
+    PLACE(p->jobs, z->moe.jobs);
     for (int32_t i = 0; i < p->n_ropes; i++)
         PLACE(p->ropes[i].cs, (size_t)p->prog.max_tok * (size_t)ob_cpu_rope_floats(p->ropes[i].p) * sizeof(float));
     for (int i = 0; i < p->dev->n_threads; i++) {

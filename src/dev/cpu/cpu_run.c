@@ -63,6 +63,7 @@ static void step_main(void *arg, int ith, int n_threads)
         switch (s->kind) {
         case STAGE_ROWS: run_rows(p, s, t); break;
         case STAGE_LINEAR: cpu_linear_run(p, s, t); break;
+        case STAGE_PRODUCT: cpu_product_run(p, &p->prog.ops[s->op], t); break;
         case STAGE_ATTEND: cpu_attend(p, &p->prog.ops[s->op], t); break;
         case STAGE_OWN: s->own(p, &p->prog.ops[s->op], t); break;
         case STAGE_REF: run_ref(p, s, t); break;
