@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "base/alloc.h"
 #include "base/math.h"
@@ -276,6 +278,20 @@ uint64_t ob_file_n_bytes(const ob_file *f)
     uint64_t n = 0;
     for (int i = 0; i < f->n_parts; i++) n += f->parts[i].len;
     return n;
+}
+
+uint64_t ob_file_stamp(const ob_file *f)
+{
+    uint64_t h = XXH3_64bits(f->pairs.bytes.data, f->pairs.bytes.len);
+    for (int i = 0; i < f->n_parts; i++) {
+        struct stat st;
+        if (!f->parts[i].mapped || fstat(f->parts[i].fd, &st) != 0) return 0;
+        /* The time of the last change of the inode tells of bytes written under an old time of modification. */
+        const int64_t part[] = {(int64_t)h, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec,
+                                st.st_ctim.tv_nsec};
+        h = XXH3_64bits(part, sizeof part);
+    }
+    return h ? h : 1;
 }
 
 size_t ob_file_n_tensors(const ob_file *f) { return f->n_tensors; }

@@ -81,6 +81,9 @@ const char *ob_file_format(const ob_file *f);     /* "GGUF v3", "1BP v5" */
 void ob_file_part_path(const ob_file *f, int part, ob_buf *out);
 uint64_t ob_file_n_bytes(const ob_file *f);       /* all parts */
 int ob_file_n_parts(const ob_file *f);
+/* Another number whenever the bytes on disk may have changed (sizes, times and metadata of all parts); never 0, but for
+ * bytes in memory. For caches of what was made from the file. */
+uint64_t ob_file_stamp(const ob_file *f);
 
 size_t ob_file_n_tensors(const ob_file *f);
 const ob_tensor *ob_file_tensor(const ob_file *f, size_t i);                /* file order */
