@@ -6,6 +6,7 @@
 #include "dev/cpu/cpu.h"
 #include "dev/device.h"
 #include "dev/hrx/hrx.h"
+#include "dev/npu/npu.h"
 #include "dev/null/null.h"
 #ifdef OB_HAVE_VULKAN
 #include "dev/vulkan/vulkan.h"
@@ -18,6 +19,7 @@ static const ob_dev_api *const k_registry[] = {
 #endif
     &ob_dev_cpu,
     &ob_dev_hrx, /* after the CPU: `auto` takes it only where it passed its gates */
+    &ob_dev_npu, /* the same */
     NULL,
 };
 
@@ -25,6 +27,8 @@ static const ob_dev_api *const k_registry[] = {
 static const ob_dev_api *const k_by_name[] = {
     &ob_dev_null,
     &ob_dev_hrx_soft,
+    &ob_dev_npu_soft,
+    &ob_dev_npu_ref,
 #ifdef OB_HAVE_VULKAN
     &ob_dev_lavapipe,
 #endif
@@ -86,6 +90,16 @@ static ob_status first_real(const ob_dev_api *api, int count, long *index, ob_er
                       api->kind, info.name, api->kind);
 }
 
+/* Why a kind has no device here is what its probe says. */
+static ob_status none_such(const ob_dev_api *api, const char *spec, int count, ob_err *err)
+{
+    ob_dev_info info;
+    memset(&info, 0, sizeof info);
+    if (!count) api->probe(0, &info);
+    return ob_err_set(err, OB_E_NOT_FOUND, "device \"%.64s\": this machine has %d of kind %s%s%.200s", spec, count, api->kind,
+                      info.reason[0] ? ": " : "", info.reason);
+}
+
 ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out, ob_err *err)
 {
     static const ob_dev_options defaults;
@@ -104,15 +118,16 @@ ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out,
     if (spec[n] == ':') {
         char *end;
         index = strtol(spec + n + 1, &end, 10);
-        if (!isdigit((unsigned char)spec[n + 1]) || *end || index > 1000000)
-            return ob_err_set(err, OB_E_INVALID, "device \"%.64s\": after \"%s:\" a number is expected", spec,
-                              api->kind);
+        if (!isdigit((unsigned char)spec[n + 1]) || *end || index > 1000000) {
+            index = api->find ? api->find(spec + n + 1) : -1;
+            if (index < 0)
+                return ob_err_set(err, OB_E_INVALID, "device \"%.64s\": after \"%s:\" a number%s is expected", spec, api->kind,
+                                  api->find ? " or a name that is known" : "");
+        }
     }
     const int count = api->count();
     if (index < 0) OB_TRY(first_real(api, count, &index, err));
-    if (index >= count)
-        return ob_err_set(err, OB_E_NOT_FOUND, "device \"%.64s\": this machine has %d of kind %s", spec, count,
-                          api->kind);
+    if (index >= count) return none_such(api, spec, count, err);
     return api->open((int)index, opt, out, err);
 }
 
