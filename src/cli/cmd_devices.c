@@ -91,14 +91,35 @@ static void write_json(ob_buf *o, const ob_dev_info *d)
     ob_buf_addc(o, '}');
 }
 
+/* A kind with no device here, where its probe knows why. */
+static void write_absent(ob_buf *o, const ob_dev_api *api, bool json, bool *first)
+{
+    ob_dev_info info;
+    memset(&info, 0, sizeof info);
+    api->probe(0, &info);
+    if (!info.reason[0]) return;
+    if (!json) {
+        ob_buf_addf(o, "%s: none here: %s\n", api->kind, info.reason);
+        return;
+    }
+    ob_buf_addf(o, "%s{\"id\": \"%s\", ", *first ? "\n " : ",\n ", api->kind);
+    add_field(o, "kind", api->kind);
+    ob_buf_adds(o, ", \"available\": false, ");
+    add_field(o, "reason", info.reason);
+    ob_buf_addc(o, '}');
+    *first = false;
+}
+
 int ob_cmd_devices(const ob_args *a)
 {
     ob_buf out;
     ob_buf_init(&out, 1 << 20);
     bool json = ob_cli_flag(a, OB_OPT_JSON), first = true;
     if (json) ob_buf_adds(&out, "[");
-    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++)
-        for (int i = 0, n = (*api)->count(); i < n; i++) {
+    for (const ob_dev_api *const *api = ob_dev_registry(); *api; api++) {
+        const int n = (*api)->count();
+        if (!n) write_absent(&out, *api, json, &first);
+        for (int i = 0; i < n; i++) {
             ob_dev_info info;
             memset(&info, 0, sizeof info);
             (*api)->probe(i, &info);
@@ -110,6 +131,7 @@ int ob_cmd_devices(const ob_args *a)
             }
             first = false;
         }
+    }
     if (json) ob_buf_adds(&out, "\n]\n");
     int rc = ob_cli_print(a, &out);
     ob_buf_deinit(&out);

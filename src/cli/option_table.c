@@ -83,6 +83,12 @@ static const ob_option k_options[] = {
     [OB_OPT_OFFICIAL_ROUNDING] = {.name = "official-rounding", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_OFFICIAL_ROUNDING",
         .commands = GENERATE | OB_IN(BENCH) | OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(LOGITS),
         .doc = "DeepSeek V4: round cached keys to FP8 and the indexer to FP4, as DeepSeek's own implementation does (on the CPU)"},
+    [OB_OPT_NPU_VERIFY] = {.name = "npu-verify", .kind = OB_OPT_KIND_ENUM, .choices = "some|all|off", .def = "some", .optional = true,
+        .env = "ONEBIT_NPU_VERIFY", .commands = ENGINE,
+        .doc = "NPU: compute products on the CPU too and compare: a block of columns now and then, everything, or nothing"},
+    [OB_OPT_NPU_PIN] = {.name = "npu-pin", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_NPU_PIN", .commands = ENGINE,
+        .doc = "NPU: keep weights in memory that it reads directly, as far as half of the memory and the limit of locked "
+               "memory allow, instead of copying them through two buffers"},
     [OB_OPT_COVARIANCE] = {.name = "covariance", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = 1 << 16, .commands = OB_IN(IMATRIX),
         .doc = "also gather products of columns, in blocks of N (a multiple of 32; 4 N bytes per column): what "

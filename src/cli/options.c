@@ -243,7 +243,7 @@ static ob_status take_value(const ob_option *o, const char *shown, const char *i
         if (inline_value)
             return ob_err_set(err, OB_E_INVALID, "%s takes no value", shown);
     } else if (!text && o->optional && (w->at >= w->argc || (w->argv[w->at][0] == '-' && w->argv[w->at][1]))) {
-        text = "-";
+        text = o->kind == OB_OPT_KIND_ENUM ? o->def : "-";
     } else if (!text) {
         if (w->at >= w->argc)
             return ob_err_set(err, OB_E_INVALID, "%s needs a value (%s)", shown, o->arg);

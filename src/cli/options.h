@@ -36,7 +36,7 @@ typedef enum ob_opt_id {
     OB_OPT_CTX_SIZE, OB_OPT_THREADS, OB_OPT_PARALLEL, OB_OPT_UBATCH, OB_OPT_NO_RECIPES,
     OB_OPT_CTK, OB_OPT_CTV, OB_OPT_PREFILL_DEVICE, OB_OPT_PREFILL_MIN, OB_OPT_SPECULATE, OB_OPT_DRAFT_MAX,
     OB_OPT_EXACT, OB_OPT_ACT4,
-    OB_OPT_OFFICIAL_ROUNDING, OB_OPT_COVARIANCE,
+    OB_OPT_OFFICIAL_ROUNDING, OB_OPT_NPU_VERIFY, OB_OPT_NPU_PIN, OB_OPT_COVARIANCE,
     /* serve */
     OB_OPT_HOST, OB_OPT_PORT, OB_OPT_ALIAS, OB_OPT_API_KEY, OB_OPT_CORS, OB_OPT_TIMEOUT,
     OB_OPT_LOG_JSON, OB_OPT_EMBED, OB_OPT_RERANK,
@@ -95,7 +95,7 @@ typedef struct ob_option {
     const char *def;     /* default as text, NULL if none */
     double min, max;     /* INT and FLOAT */
     const char *choices; /* ENUM, INT: "a|b|c" */
-    bool optional;       /* the value may be left out: "-" then (STRING and PATH only) */
+    bool optional;       /* the value may be left out: "-" then (STRING and PATH), or the default (ENUM) */
     bool many;           /* may be given again; values pile up (STRING and PATH only) */
     const char *env;     /* environment variable, or NULL */
     uint64_t commands;   /* OB_IN(SERVE) | ... */

@@ -410,8 +410,10 @@ static ob_status check_vocab(const ob_ctx *c, ob_err *err)
 
 static ob_status open_place(ob_ctx *c, const char *spec, ob_err *err)
 {
+    const ob_dev_source src = {.path = ob_file_path(c->file), .stamp = ob_file_stamp(c->file)};
     const ob_dev_options opt = {.n_threads = c->p.n_threads, .exact = c->p.exact, .profile = c->p.profile,
-                                .observe = c->p.observe, .observe_arg = c->p.observe_arg};
+                                .observe = c->p.observe, .observe_arg = c->p.observe_arg, .source = src.stamp ? &src : NULL,
+                                .verify = c->p.verify, .pin = c->p.pin_weights};
     if (c->n_places == OB_MAX_PLACES)
         return ob_err_set(err, OB_E_LIMIT, "more than %d devices for one model", OB_MAX_PLACES);
     place *at = &c->places[c->n_places];
@@ -638,6 +640,7 @@ static ob_status ctx_open(const ob_engine_params *p, ob_ctx **out, ob_err *err)
     if (!ob_model_hparams(c->model)->causal)
         c->p.k_type = c->p.v_type = !p->exact && (c->dev_info.caps & OB_DEV_GPU) ? OB_F16 : OB_F32;
     OB_GOTO(first_program(c, &prog, err));
+    OB_GOTO(ob_model_guard(c->model, prog, err));
     c->n_cols = prog->vals[result_of(prog)].cols;
     OB_GOTO(place_ops(c, prog, err));
     OB_GOTO(choose_ctx(c, prog, err));

@@ -859,6 +859,7 @@ static ob_status open_handover(ob_engine *e, const ob_engine_params *p, ob_err *
     }
     ob_handover_describe(e->handover, &dev);
     snprintf(e->info.prefill_device, sizeof e->info.prefill_device, "%s", dev.kind);
+    e->info.prefill_soft = dev.caps & OB_DEV_SOFT;
     return OB_OK;
 }
 

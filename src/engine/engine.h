@@ -65,6 +65,8 @@ typedef struct ob_engine_params {
     bool embed;           /* vectors of texts, whatever else the model can do (see engine/encoder.h) */
     ob_pooling pooling;   /* how; AUTO: as the file says */
     ob_share *share;      /* weights are looked for, and offered, here; NULL: nothing is shared. Outlives the engine */
+    int verify;           /* OB_VERIFY_: products of an NPU that are also computed on the CPU */
+    bool pin_weights;     /* of an NPU: in memory that it reaches without a copy */
     bool profile;
     ob_observe_fn observe; /* sees what each matrix multiplies; needs a device that can (OB_DEV_OBSERVE) */
     void *observe_arg;
@@ -103,6 +105,7 @@ typedef struct ob_engine_info {
     int32_t n_picture_tok;                /* most tokens of a picture in a prompt; 0: it takes none */
     ob_dev_info device;
     char prefill_device[16];              /* kind of the device that prompts are handed over from; "" without one */
+    bool prefill_soft;                    /* it is an emulation */
     double load_ms;
 } ob_engine_info;
 void ob_engine_describe(const ob_engine *e, ob_engine_info *out);

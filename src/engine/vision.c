@@ -302,7 +302,9 @@ static ob_status open_tower(const ob_engine_params *p, const char *device, const
                        ob_model_arch(v->model));
         goto out;
     }
-    const ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile};
+    const ob_dev_source src = {.path = ob_file_path(v->file), .stamp = ob_file_stamp(v->file)};
+    const ob_dev_options dopt = {.n_threads = p->n_threads, .exact = p->exact, .profile = p->profile,
+                                 .source = src.stamp ? &src : NULL, .verify = p->verify, .pin = p->pin_weights};
     OB_GOTO(ob_dev_open(device, &dopt, &v->dev, err));
     v->dev->api->describe(v->dev, &v->dev_info);
     OB_GOTO(set_max_tok(v, image_max_tok, err));

@@ -33,6 +33,7 @@ void ob_route_health(ob_conn *c)
         add_str(&out, "device", s->info.device.kind);
         ob_buf_adds(&out, ",\"soft\":true");
     }
+    if (s->ready && ((s->info.device.caps & OB_DEV_SOFT) || s->info.prefill_soft)) ob_buf_adds(&out, ",\"hardware\":false");
     if (st.n_device_faults)
         ob_buf_addf(&out, ",\"device_faults\":%llu,\"retried\":%llu", (unsigned long long)st.n_device_faults,
                     (unsigned long long)st.n_retried);

@@ -249,8 +249,8 @@ static void on_loaded(ob_post *p)
                 s->vision ? ", pictures by " : "", s->vision ? ob_vision_projector(s->vision) : "",
                 i->load_ms * 1e-3);
     if (i->prefill_device[0])
-        ob_log_info("prompts with %d new tokens or more are computed on %s and handed over", s->params.engine.prefill_min_tokens,
-                    i->prefill_device);
+        ob_log_info("prompts with %d new tokens or more are computed on %s%s and handed over", s->params.engine.prefill_min_tokens,
+                    i->prefill_device, i->prefill_soft ? " [an emulation]" : "");
 }
 
 /* --- stopping -------------------------------------------------------------------------------- */
