@@ -36,8 +36,6 @@ ob_pooling ob_cli_pooling(const ob_args *a);
 /* --act4; OFF where the command lacks it. */
 ob_act4_use ob_cli_act4(const ob_args *a);
 
-/* --npu-verify, --npu-pin, where the command has them. */
-void ob_cli_npu_params(const ob_args *a, ob_engine_params *out);
 /* --moe-slots, --memory, --mlock and the like, where the command has them. */
 void ob_cli_memory_params(const ob_args *a, ob_engine_params *out);
 /* Engine parameters from the options that commands with an engine share; the model's path apart. */

@@ -35,7 +35,7 @@ void ob_cli_memory_params(const ob_args *a, ob_engine_params *out)
     out->no_mmap = ob_cli_flag(a, OB_OPT_NO_MMAP);
 }
 
-void ob_cli_npu_params(const ob_args *a, ob_engine_params *out)
+static void npu_params(const ob_args *a, ob_engine_params *out)
 {
     const char *s = ob_cli_str(a, OB_OPT_NPU_VERIFY); /* NULL where the command lacks it */
     out->verify = !s || !strcmp(s, "some") ? OB_VERIFY_SOME : !strcmp(s, "all") ? OB_VERIFY_ALL : OB_VERIFY_OFF;
@@ -49,7 +49,7 @@ void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)
     out->split = ob_cli_str(a, OB_OPT_SPLIT);
     out->n_cpu_moe = (int32_t)ob_cli_int(a, OB_OPT_CPU_MOE);
     ob_cli_memory_params(a, out);
-    ob_cli_npu_params(a, out);
+    npu_params(a, out);
     out->fallback = true;
     out->n_ctx = (int32_t)ob_cli_int(a, OB_OPT_CTX_SIZE);
     out->n_threads = (int32_t)ob_cli_int(a, OB_OPT_THREADS);
