@@ -546,7 +546,7 @@ static void write_set_file(ob_npu_set *set, const char *name, int64_t m, int64_t
     ob_npu_txn t;
     ob_buf out;
     ob_buf_init(&out, 1 << 20);
-    assert_int_equal(ob_npu_text_gemm(&t, &place, m, k, n, false, NULL), OB_OK);
+    assert_int_equal(ob_npu_text_gemm(&t, &place, m, k, n, true, NULL), OB_OK);
     if (spoiled) nth_op(&t, OB_TXN_MASKWRITE, 0)[5] = 0xF00;
     const ob_npu_elf_text text = {.name = "gemm", .data = (uint8_t *)t.text.data, .n_bytes = t.text.len,
                                   .patches = (ob_npu_patch *)t.patches.data, .n_patches = t.patches.len / sizeof(ob_npu_patch)};
@@ -580,7 +580,7 @@ static void test_set(void **state)
     /* Only what the set has, as long as its compiler has not shown that the builder is right. */
     assert_int_equal(ob_npu_kernel_text(&k, 128, 64, 1024, &text, &n, &patches, &n_patches, &err), OB_OK);
     ob_npu_txn t;
-    assert_int_equal(ob_npu_text_gemm(&t, &k.place, 128, 64, 1024, false, NULL), OB_OK);
+    assert_int_equal(ob_npu_text_gemm(&t, &k.place, 128, 64, 1024, true, NULL), OB_OK);
     assert_int_equal(n, t.text.len);
     assert_memory_equal(text, t.text.data, n);
     assert_int_equal(n_patches, 20);

@@ -6,10 +6,10 @@
 #include "dev/npu/npu_array_int.h"
 #include "dev/npu/npu_array_mac.h"
 
-/* Streams of the GEMM and the GEMV: channel 0 of MM2S in every second column feeds one row of cores with activations,
- * channel 1 of MM2S in every column its cores with weights, channel 0 of S2MM takes a column's results. */
-static channel *a_channel(array *a, int row) { return &a->ch[2 * row][OB_MM2S][0]; }
-static channel *b_channel(array *a, int col) { return &a->ch[col][OB_MM2S][1]; }
+/* Streams of the GEMM and the GEMV: channel 1 of MM2S in every second column feeds one row of cores with activations,
+ * channel 0 of MM2S in every column its cores with weights, channel 0 of S2MM takes a column's results. */
+static channel *a_channel(array *a, int row) { return &a->ch[2 * row][OB_MM2S][1]; }
+static channel *b_channel(array *a, int col) { return &a->ch[col][OB_MM2S][0]; }
 static channel *c_channel(array *a, int col) { return &a->ch[col][OB_S2MM][0]; }
 
 static ob_npu_soft_end copy_step(array *a, bool *progress)

@@ -14,10 +14,12 @@ const char *ob_npu_design_name(ob_npu_design d)
 
 /* --- texts of a set ----------------------------------------------------------------------------- */
 
+/* With DDR_PATCH operations, as a compiler's text has them: they were carried out by the host and do nothing here, but so the
+ * words can be compared. */
 static ob_status build(const ob_npu_kernel *k, ob_npu_txn *t, int64_t m, int64_t n_in, int64_t n_out, ob_err *err)
 {
-    return k->design == OB_NPU_DESIGN_GEMM_I8 ? ob_npu_text_gemm(t, &k->place, m, n_in, n_out, false, err)
-                                              : ob_npu_text_gemv(t, &k->place, n_in, n_out, false, err);
+    return k->design == OB_NPU_DESIGN_GEMM_I8 ? ob_npu_text_gemm(t, &k->place, m, n_in, n_out, true, err)
+                                              : ob_npu_text_gemv(t, &k->place, n_in, n_out, true, err);
 }
 
 /* Do two texts differ only in the words that patches fill in, and patch the same? */

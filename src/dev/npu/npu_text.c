@@ -10,7 +10,7 @@
 
 enum { ARG_A = 0, ARG_B = 1, ARG_C = 2 };
 enum { BD_A = 0, BD_B = 2, BD_C = 4 }; /* and one more each: they take turns */
-enum { CH_A = 0, CH_B = 1, CH_C = 0 };
+enum { CH_A = 1, CH_B = 0, CH_C = 0 }; /* weights come first in every column, so that a compiler numbers them alike */
 enum { STEP_MAX_WORDS = 1 << 20, IT_MAX = 64, ROUNDS_IN_FLIGHT = 2 };
 
 ob_npu_place ob_npu_place_default(void)
