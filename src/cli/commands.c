@@ -59,6 +59,13 @@ static const ob_command k_commands[] = {
      "Looks at the processor, memory, devices, the model library, disk space and the port. Exits with 1 "
      "when something is bad.",
      ob_cmd_doctor},
+    {OB_CMD_NPU, "npu", "ACTION", 1, 1, "does AMD's NPU do what it should",
+     "selftest: opens the NPU of --device (npu, npu:1, or npu-soft; auto is npu) and climbs a ladder: a command that does "
+     "nothing, a copy, int8 products compared to the bit with the processor's, 4-bit products. Stops at the first step that "
+     "fails and says why. On hardware it also prints latency, bandwidth, and what the products of a 7B model alone would "
+     "allow in tokens per second. npu-soft is a software model: its steps are checked, and no speed is printed.\n\n"
+     "Exits with 1 when a step failed.",
+     ob_cmd_npu},
     {OB_CMD_CHECK, "check", "MODEL", 0, 1, "does a model give the right answers on a device",
      "A model with reference logits beside it (NAME.npz for NAME.gguf, or exact_TYPE in BASE.npz for "
      "BASE-TYPE.gguf) is compared with them at every position; another is asked a few questions that any "

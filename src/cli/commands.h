@@ -39,6 +39,7 @@ int ob_cmd_info(const ob_args *a);
 int ob_cmd_kld(const ob_args *a);
 int ob_cmd_list(const ob_args *a);
 int ob_cmd_logits(const ob_args *a);
+int ob_cmd_npu(const ob_args *a);
 int ob_cmd_perplexity(const ob_args *a);
 int ob_cmd_policy(const ob_args *a);
 int ob_cmd_pull(const ob_args *a);

@@ -14,7 +14,7 @@ static const ob_option k_options[] = {
         .env = "ONEBIT_MODEL", .commands = ENGINE | OB_IN(TOKENIZE) | OB_IN(POLICY),
         .doc = "model file, name of the library (see 1bit list), or hf://… (pulled first)"},
     [OB_OPT_DEVICE] = {.name = "device", .kind = OB_OPT_KIND_STRING, .arg = "NAME",
-        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK) | OB_IN(CLASSIFY) | OB_IN(POLICY),
+        .def = "auto", .env = "ONEBIT_DEVICE", .commands = ENGINE | OB_IN(CHECK) | OB_IN(CLASSIFY) | OB_IN(POLICY) | OB_IN(NPU),
         .doc = "where the model runs: auto, a name that 1bit devices shows, or several by commas"},
     [OB_OPT_SPLIT] = {.name = "split", .kind = OB_OPT_KIND_STRING, .arg = "N,…", .env = "ONEBIT_SPLIT",
         .commands = ENGINE,
@@ -304,7 +304,7 @@ static const ob_option k_options[] = {
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,
         .commands = OB_IN(INFO) | OB_IN(TOKENIZE) | OB_IN(LIST) | OB_IN(VERSION) | OB_IN(RUN) |
                     OB_IN(EMBED) | OB_IN(BENCH) | OB_IN(DEVICES) | OB_IN(CHECK) | OB_IN(DOCTOR) |
-                    OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(CLASSIFY) | OB_IN(POLICY),
+                    OB_IN(PERPLEXITY) | OB_IN(KLD) | OB_IN(CLASSIFY) | OB_IN(POLICY) | OB_IN(NPU),
         .doc = "print JSON"},
     [OB_OPT_CSV] = {.name = "csv", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(BENCH),
         .doc = "print comma-separated values"},
