@@ -2,6 +2,7 @@
 #include "npu_rig.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -593,6 +594,7 @@ static void test_wrapped_memory(void **state)
     memset(p, 0x42, RIG_BYTES);
     rig_new(&r, NULL);
     assert_int_equal(ob_npu_bo_wrap(r.dev, p + 8, 4096, &b, &err), OB_E_INVALID);
+    assert_int_equal(mprotect(p, RIG_BYTES, PROT_READ), 0);
     assert_int_equal(ob_npu_bo_wrap(r.dev, p, RIG_BYTES, &b, &err), OB_OK);
     const uint64_t to = r.out->dev_addr;
     const uint32_t w[] = {RIG_COPY, (uint32_t)b->dev_addr, (uint32_t)(b->dev_addr >> 32), (uint32_t)to, (uint32_t)(to >> 32), RIG_BYTES};
@@ -603,6 +605,15 @@ static void test_wrapped_memory(void **state)
     const uint32_t back[] = {RIG_COPY, (uint32_t)to, (uint32_t)(to >> 32), (uint32_t)b->dev_addr, (uint32_t)(b->dev_addr >> 32), 64};
     const ob_npu_cmd d = rig_write(&r, 2, back, 6);
     assert_int_equal(ob_npu_queue_run(r.queue, &d, 1, &err), OB_E_DEVICE); /* read-only */
+    ob_npu_bo_free(b);
+    assert_int_equal(mprotect(p, RIG_BYTES, PROT_READ | PROT_WRITE), 0);
+    assert_int_equal(ob_npu_bo_wrap(r.dev, p, RIG_BYTES, &b, &err), OB_OK);
+    r.out->host[0] = 0x17;
+    ob_npu_bo_flush(r.out, 0, 64);
+    const uint32_t again[] = {RIG_COPY, (uint32_t)to, (uint32_t)(to >> 32), (uint32_t)b->dev_addr, (uint32_t)(b->dev_addr >> 32), 64};
+    const ob_npu_cmd e = rig_write(&r, 3, again, 6);
+    assert_int_equal(ob_npu_queue_run(r.queue, &e, 1, &err), OB_OK);
+    assert_int_equal(p[0], 0x17);
     ob_npu_bo_free(b);
     rig_free(&r);
     ob_npu_soft_options old = rig_defaults(NULL);

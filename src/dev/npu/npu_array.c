@@ -24,7 +24,7 @@ void ob_npu_soft_pdi_make(ob_npu_soft_pdi *out, ob_npu_design kind)
                              .rtp_addr = OB_NPU_RTP_ADDR, .lock_addr = OB_NPU_RTP_LOCK_ADDR};
     memcpy(out->magic, OB_NPU_SOFT_PDI_MAGIC, sizeof out->magic);
     if (kind == OB_NPU_DESIGN_GEMM_I8) out->m = OB_NPU_TILE_M, out->k = OB_NPU_TILE_K, out->n = OB_NPU_TILE_N;
-    if (kind == OB_NPU_DESIGN_GEMV_Q4) out->m = 1, out->k = OB_NPU_Q4_TILE_K, out->n = OB_NPU_Q4_TILE_N;
+    if (kind == OB_NPU_DESIGN_GEMV_Q4 || kind == OB_NPU_DESIGN_STEP) out->m = 1, out->k = OB_NPU_Q4_TILE_K, out->n = OB_NPU_Q4_TILE_N;
     out->check = pdi_check(out);
 }
 
@@ -56,7 +56,7 @@ static ob_npu_soft_end load_pdi(array *a, const ob_npu_op *op)
     ob_npu_soft_pdi pdi, own;
     memcpy(&pdi, p, sizeof pdi);
     ob_npu_soft_pdi_make(&own, (ob_npu_design)pdi.kind);
-    if (pdi.kind < OB_NPU_DESIGN_COPY || pdi.kind > OB_NPU_DESIGN_GEMV_Q4 || pdi.check != pdi_check(&pdi) ||
+    if (pdi.kind < OB_NPU_DESIGN_COPY || pdi.kind > OB_NPU_DESIGN_STEP || pdi.check != pdi_check(&pdi) ||
         memcmp(&pdi, &own, sizeof pdi) != 0)
         return ob_npu_array_fault(a, "LOADPDI: not a design of this software model");
     clear(a);

@@ -34,7 +34,7 @@ static bool start_cores(array *a)
 {
     for (int c = 0; c < OB_NPU_COLS; c++)
         for (int r = 0; r < OB_NPU_ROWS; r++)
-            if (a->lock[c][r] != 1 || memcmp(a->rtp[c][r], a->rtp[0][0], sizeof a->rtp[0][0]) != 0) return false;
+            if (a->lock[c][r] != 1 || memcmp(a->rtp[c][r], a->rtp[0][0], 2 * sizeof a->rtp[0][0][0]) != 0) return false;
     memset(a->lock, 0, sizeof a->lock);
     a->n_steps = a->rtp[0][0][0];
     a->n_tiles = a->rtp[0][0][1];
@@ -119,5 +119,7 @@ static ob_npu_soft_end multiply_step(array *a, bool *progress)
 
 ob_npu_soft_end ob_npu_cores_step(array *a, bool *progress)
 {
-    return a->design == OB_NPU_DESIGN_COPY ? copy_step(a, progress) : multiply_step(a, progress);
+    if (a->design == OB_NPU_DESIGN_COPY) return copy_step(a, progress);
+    if (a->design == OB_NPU_DESIGN_STEP && a->lock[0][0] == OB_NPU_LOCK_VECTOR && !a->running) return ob_npu_vector_step(a, progress);
+    return multiply_step(a, progress);
 }

@@ -7,6 +7,7 @@
 
 enum {
     OB_NPU_RTP_WORDS = 8,
+    OB_NPU_VEC_HEADS = 512,
     OB_NPU_BATCH_STEPS = 64, /* steps along K that are gathered at a time where memory is not one run */
 };
 
@@ -42,6 +43,13 @@ typedef struct array {
     } acc;
     uint8_t a_scratch[OB_NPU_ROWS][OB_NPU_BATCH_STEPS * OB_NPU_A_TILE_BYTES];
     uint8_t b_scratch[OB_NPU_BATCH_STEPS * OB_NPU_ROWS * OB_NPU_Q4_TILE_BYTES];
+    struct {                    /* of vector operations: attention between its first part and its last */
+        uint32_t n_head, n_head_kv, k_dim, v_dim, page_tok, k_type, v_type;
+        float scale, softcap;
+        float q[OB_NPU_VEC_HEAD_FLOATS], acc[OB_NPU_VEC_HEAD_FLOATS], max[OB_NPU_VEC_HEADS], sum[OB_NPU_VEC_HEADS];
+        uint32_t n_seen;
+    } attn;
+    uint32_t vec_in[OB_NPU_VEC_WORDS], vec_out[OB_NPU_VEC_WORDS];
     const ob_npu_soft_bus *bus; /* of the run */
     ob_npu_soft_run *out;
     uint64_t n_bytes, n_macs;
@@ -57,5 +65,7 @@ ob_npu_soft_end ob_npu_channel_write(array *a, channel *c, uint64_t n, const voi
 /* Let the cores and DMA do something: as many steps as data and space allow, but not more than one output tile.
  * *progress tells whether anything moved. */
 ob_npu_soft_end ob_npu_cores_step(array *a, bool *progress);
+/* The vector operation that core (0, 0) was told, if all its input is there. */
+ob_npu_soft_end ob_npu_vector_step(array *a, bool *progress);
 
 #endif

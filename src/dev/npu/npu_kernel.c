@@ -9,7 +9,7 @@
 
 const char *ob_npu_design_name(ob_npu_design d)
 {
-    return d == OB_NPU_DESIGN_COPY ? "through" : d == OB_NPU_DESIGN_GEMM_I8 ? "gemm_i8" : "gemv_q4";
+    return d == OB_NPU_DESIGN_COPY ? "through" : d == OB_NPU_DESIGN_GEMM_I8 ? "gemm_i8" : d == OB_NPU_DESIGN_STEP ? "step" : "gemv_q4";
 }
 
 /* --- texts of a set ----------------------------------------------------------------------------- */

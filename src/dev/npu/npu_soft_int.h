@@ -40,7 +40,7 @@ typedef struct soft_bo {
     uint8_t *host;        /* the CPU's view, NULL while not mapped */
     uint8_t *dev, *line;  /* the NPU's; and what both last agreed on, so a line that differs from it is dirty */
     bool was_mapped;
-    bool user;            /* somebody's own memory: read-only, one copy */
+    bool user, read_only; /* somebody's own memory: one copy; which may not be writable */
     int n_jobs;           /* submissions that will read it */
     uint32_t owner_ctx;   /* the driver's own: of this context */
 } soft_bo;

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/math.h"
@@ -111,6 +113,18 @@ static int heap_create(ob_npu_soft *s, int fd, uint64_t n_bytes, soft_bo **out)
 
 /* ---- other buffers ---------------------------------------------------------------------------- */
 
+/* May the process write there? The driver looks at its own tables; here the kernel is asked to copy a byte onto itself (not
+ * through libc: a page may hold more than the caller's own memory). */
+static bool user_writable(uint8_t *p)
+{
+    int fds[2];
+    if (pipe(fds)) return false;
+    const bool ok = syscall(SYS_write, fds[1], p, 1) == 1 && syscall(SYS_read, fds[0], p, 1) == 1;
+    close(fds[0]);
+    close(fds[1]);
+    return ok;
+}
+
 static int user_create(ob_npu_soft *s, int fd, const ob_npu_create_bo *a, soft_bo **out)
 {
     const ob_npu_va_table *t = (const ob_npu_va_table *)(uintptr_t)a->vaddr;
@@ -121,6 +135,7 @@ static int user_create(ob_npu_soft *s, int fd, const ob_npu_create_bo *a, soft_b
     if (!b) return -ENOMEM;
     b->dev = (uint8_t *)(uintptr_t)e->vaddr;
     b->user = true;
+    b->read_only = !user_writable(b->dev) || !user_writable(b->dev + e->len - 1);
     *out = b;
     return 0;
 }
@@ -284,14 +299,16 @@ static void unmap(ob_npu_soft *s, soft_bo *b)
 int soft_munmap(ob_npu_soft *s, void *p, size_t n_bytes)
 {
     const uint8_t *first = p, *end = first + n_bytes;
-    bool user = false;
+    for (soft_bo *b = s->bos; b; b = b->next)
+        if (b->user && b->host == first && b->n_bytes == n_bytes) { /* the caller keeps its memory; several may be of one page */
+            unmap(s, b);
+            return 0;
+        }
     for (soft_bo *b = s->bos, *next; b; b = next) {
         next = b->next;
-        if (!b->host || b->host < first || b->host >= end) continue;
-        user |= b->user;
-        unmap(s, b);
+        if (b->host && !b->user && b->host >= first && b->host < end) unmap(s, b);
     }
-    return user ? 0 : munmap(p, n_bytes) ? -errno : 0;
+    return munmap(p, n_bytes) ? -errno : 0;
 }
 
 /* ---- cache lines ------------------------------------------------------------------------------ */
@@ -338,7 +355,7 @@ uint8_t *soft_at(void *arg, uint64_t addr, size_t n, bool writes)
     ob_npu_soft *s = arg;
     soft_bo *b = s->last_at && holds(s->last_at, addr, n) ? s->last_at : s->bos;
     while (b && !holds(b, addr, n)) b = b->next;
-    if (!b || !b->dev || (writes && (b->user || b->type == OB_NPU_BO_CMD))) return NULL;
+    if (!b || !b->dev || (writes && (b->read_only || b->type == OB_NPU_BO_CMD))) return NULL;
     s->last_at = b;
     return b->dev + (addr - b->dev_addr);
 }

@@ -84,6 +84,7 @@ typedef struct sizes {
     uint64_t a_row_offset;        /* between the activations of two core rows; 0: the same for all */
     uint64_t c_width;             /* words of a row of the whole product */
     uint32_t c_rows;              /* rows of a column's output tile, each 128 words */
+    ob_npu_span a, b, c;          /* where the three begin */
 } sizes;
 
 /* Most output tiles that one round's descriptors can step over. */
@@ -108,21 +109,20 @@ static void start_round(ob_npu_txn *t, const sizes *z, int turn, int64_t mb, int
     }
     for (int col = 0; col < OB_NPU_COLS; col++) {
         uint64_t at = (uint64_t)mb * OB_NPU_BLOCK_M * z->c_width + (uint64_t)nb * OB_NPU_BLOCK_N + (uint64_t)col * OB_NPU_TILE_N;
-        start(t, col, OB_S2MM, CH_C, BD_C + turn, &c, (int)n_tiles, ARG_C, at * 4);
+        start(t, col, OB_S2MM, CH_C, BD_C + turn, &c, (int)n_tiles, z->c.arg, z->c.off + at * 4);
     }
     for (int r = 0; r < OB_NPU_ROWS; r++) {
         uint64_t at = (uint64_t)(mb * OB_NPU_ROWS + r) * z->a_row_offset;
-        start(t, 2 * r, OB_MM2S, CH_A, BD_A + turn, &a, (int)n_tiles, ARG_A, at);
+        start(t, 2 * r, OB_MM2S, CH_A, BD_A + turn, &a, (int)n_tiles, z->a.arg, z->a.off + at);
     }
     for (int col = 0; col < OB_NPU_COLS; col++)
-        start(t, col, OB_MM2S, CH_B, BD_B + turn, &b, (int)n_tiles, ARG_B, (uint64_t)(nb * OB_NPU_COLS + col) * z->b_strip);
+        start(t, col, OB_MM2S, CH_B, BD_B + turn, &b, (int)n_tiles, z->b.arg, z->b.off + (uint64_t)(nb * OB_NPU_COLS + col) * z->b_strip);
 }
 
 static ob_status product(ob_npu_txn *t, const ob_npu_place *p, const sizes *z, ob_err *err)
 {
     if (z->a_strip >> 33 || z->b_strip >> 33 || z->c_width > STEP_MAX_WORDS || z->m * z->n_blocks > INT32_MAX)
         return ob_err_set(err, OB_E_LIMIT, "a product that the NPU's descriptors cannot hold");
-    set_controller(t, p, CH_C);
     set_parameters(t, p, z->n_steps, z->m * z->n_blocks);
     int64_t per_round = round_tiles(z), n_rounds = 0;
     for (int64_t mb = 0; mb < z->m; mb++)
@@ -131,6 +131,14 @@ static ob_status product(ob_npu_txn *t, const ob_npu_place *p, const sizes *z, o
             start_round(t, z, (int)(n_rounds % ROUNDS_IN_FLIGHT), mb, nb, OB_MIN(per_round, z->n_blocks - nb));
         }
     for (int64_t i = 0; i < OB_MIN(n_rounds, ROUNDS_IN_FLIGHT); i++) ob_npu_txn_wait(t, 0, OB_NPU_COLS, OB_S2MM, CH_C);
+    return OB_OK;
+}
+
+/* A text that is one product. */
+static ob_status one_product(ob_npu_txn *t, const ob_npu_place *p, const sizes *z, ob_err *err)
+{
+    set_controller(t, p, CH_C);
+    OB_TRY(product(t, p, z, err));
     return ob_npu_txn_finish(t, err);
 }
 
@@ -141,17 +149,65 @@ ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int6
         return ob_err_set(err, OB_E_INVALID, "GEMM of %lld x %lld x %lld: not whole tiles", (long long)m, (long long)k, (long long)n);
     const sizes z = {.m = m / OB_NPU_BLOCK_M, .n_steps = k / OB_NPU_TILE_K, .n_blocks = n / OB_NPU_BLOCK_N,
                      .a_strip = (uint64_t)k * OB_NPU_TILE_M, .b_strip = (uint64_t)k * OB_NPU_TILE_N,
-                     .a_row_offset = (uint64_t)k * OB_NPU_TILE_M, .c_width = (uint64_t)n, .c_rows = OB_NPU_BLOCK_M};
-    return product(t, p, &z, err);
+                     .a_row_offset = (uint64_t)k * OB_NPU_TILE_M, .c_width = (uint64_t)n, .c_rows = OB_NPU_BLOCK_M,
+                     .a = {.arg = ARG_A}, .b = {.arg = ARG_B}, .c = {.arg = ARG_C}};
+    return one_product(t, p, &z, err);
+}
+
+static ob_status gemv_sizes(int64_t k, int64_t n, const ob_npu_span *x, const ob_npu_span *w, const ob_npu_span *y, sizes *z, ob_err *err)
+{
+    if (k < 1 || k % OB_NPU_Q4_TILE_K || n < 1 || n % OB_NPU_BLOCK_N)
+        return ob_err_set(err, OB_E_INVALID, "GEMV of %lld x %lld: not whole tiles", (long long)k, (long long)n);
+    const int64_t n_steps = k / OB_NPU_Q4_TILE_K;
+    *z = (sizes){.m = 1, .n_steps = n_steps, .n_blocks = n / OB_NPU_BLOCK_N, .a_strip = (uint64_t)k * 2,
+                 .b_strip = (uint64_t)n_steps * OB_NPU_ROWS * OB_NPU_Q4_TILE_BYTES, .c_width = (uint64_t)n, .c_rows = 1,
+                 .a = *x, .b = *w, .c = *y};
+    return OB_OK;
 }
 
 ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, bool patch_ops, ob_err *err)
 {
+    sizes z;
     ob_npu_txn_init(t, patch_ops);
-    if (k < 1 || k % OB_NPU_Q4_TILE_K || n < 1 || n % OB_NPU_BLOCK_N)
-        return ob_err_set(err, OB_E_INVALID, "GEMV of %lld x %lld: not whole tiles", (long long)k, (long long)n);
-    int64_t n_steps = k / OB_NPU_Q4_TILE_K;
-    const sizes z = {.m = 1, .n_steps = n_steps, .n_blocks = n / OB_NPU_BLOCK_N, .a_strip = (uint64_t)k * 2,
-                     .b_strip = (uint64_t)n_steps * OB_NPU_ROWS * OB_NPU_Q4_TILE_BYTES, .c_width = (uint64_t)n, .c_rows = 1};
+    OB_TRY(gemv_sizes(k, n, &(ob_npu_span){.arg = ARG_A}, &(ob_npu_span){.arg = ARG_B}, &(ob_npu_span){.arg = ARG_C}, &z, err));
+    return one_product(t, p, &z, err);
+}
+
+/* ---- parts of a step --------------------------------------------------------------------------- */
+
+void ob_npu_text_step_begin(ob_npu_txn *t, const ob_npu_place *p)
+{
+    ob_npu_txn_init(t, false);
+    set_controller(t, p, CH_C);
+}
+
+ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, const ob_npu_span *x, const ob_npu_span *w,
+                                const ob_npu_span *y, ob_err *err)
+{
+    sizes z;
+    OB_TRY(gemv_sizes(k, n, x, w, y, &z, err));
     return product(t, p, &z, err);
+}
+
+void ob_npu_text_step_vec(ob_npu_txn *t, const ob_npu_place *p, ob_npu_vec op, const uint32_t params[5], const ob_npu_span *in, int n_in,
+                          const ob_npu_span *out)
+{
+    enum { CH_VEC = 0, BD_VEC = 8, BD_VEC_OUT = BD_VEC + OB_SHIM_QUEUE_DEPTH };
+    uint32_t words[8] = {0, out->n_words * (out->n_runs ? out->n_runs : 1), (uint32_t)op};
+    for (int i = 0; i < n_in; i++) words[0] += in[i].n_words;
+    for (int i = 0; i < 5; i++) words[3 + i] = params[i];
+    ob_npu_txn_blockwrite(t, ob_npu_reg(0, OB_NPU_FIRST_CORE_ROW, p->rtp_addr), words, 8);
+    ob_npu_txn_write(t, ob_npu_reg(0, OB_NPU_FIRST_CORE_ROW, p->lock_addr), OB_NPU_LOCK_VECTOR);
+    ob_npu_bd bd = linear(words[1]);
+    if (out->n_runs > 1) {
+        bd.d0 = out->n_words;
+        bd.d1 = out->n_runs;
+        bd.d1_step = out->run_step;
+    }
+    start(t, 0, OB_S2MM, CH_VEC, BD_VEC_OUT, &bd, 1, out->arg, out->off);
+    for (int i = 0; i < n_in; i++) {
+        bd = linear(in[i].n_words);
+        start(t, 0, OB_MM2S, CH_VEC, BD_VEC + i, &bd, 1, in[i].arg, in[i].off);
+    }
+    ob_npu_txn_wait(t, 0, 1, OB_S2MM, CH_VEC);
 }
