@@ -45,7 +45,7 @@ def test_paris(model, cache):
             health = s.get("/health")[1]
             assert health["device"] == "npu-soft" and health["soft"] is True and health["hardware"] is False
             log = "".join(s.log)
-            assert "[an emulation]" in log
+            assert "[an emulation]" in log and "software model" in log
             assert ("nothing to repack" in log) == (start == 1) and ("weights packed" in log) == (start == 0), log
         finally:
             s.stop()
@@ -91,16 +91,16 @@ def test_declared_scales_that_would_be_lost(tmp_path, cache):
     path = str(tmp_path / "model.gguf")
     shutil.copy(LLAMA, path)
     assert text_of(path, "--device", "npu-soft", env=cache).returncode == 0
-    for key in (b"llama.rope.dimension_count", b"llama.feed_forward_length"):
+    for key, scale in ((b"llama.rope.freq_base", b"llama.residual_scale"),
+                       (b"llama.attention.head_count_kv", b"llama.final_logit_softcapping")):
         with open(LLAMA, "rb") as f:
             data = f.read()
-        fake = b"llama.residual_scale" if len(key) < 21 else b"llama.logit_scale"
-        fake = (fake + b"_" * len(key))[:len(key)]  # a scale under a name of the same length
-        assert data.count(key) == 1
+        assert data.count(key) == 1 and len(key) == len(scale)
         with open(path, "wb") as f:
-            f.write(data.replace(key, fake))
-        r = text_of(path, "--device", "npu-soft", env=cache)
-        assert r.returncode != 0 and fake.decode() in r.stderr
+            f.write(data.replace(key, scale))
+        for device in ("npu-soft", "npu-ref", "cpu"):
+            r = text_of(path, "--device", device, env=cache)
+            assert r.returncode != 0 and scale.decode() in r.stderr, r.stderr
     assert text_of(MINICPM, "--device", "npu-soft", env=cache).returncode == 0
 
 

@@ -212,6 +212,36 @@ static void test_quantised(void **state)
     }
 }
 
+/* Experts that come and go (--moe-slots) are packed into slots, and give the same bits. */
+static void test_streamed_experts(void **state)
+{
+    (void)state;
+    golden g = load_golden("qwen3moe");
+    g.n = 30;
+    float *want = logits_on("qwen3moe", "npu-ref", &g);
+    char path[512];
+    ob_engine_params p = params("qwen3moe", "npu-soft", path, sizeof path);
+    p.n_ubatch = 4;
+    p.n_moe_slots = 16;
+    ob_ctx *c = NULL;
+    ob_err err;
+    if (ob_ctx_new(&p, &c, &err) != OB_OK) fail_msg("%s", err.text);
+    ob_seq *s;
+    assert_int_equal(ob_ctx_seq_new(c, &s, &err), OB_OK);
+    for (int32_t at = 0; at < g.n; at++) {
+        const float *rows;
+        const ob_chunk ch = {.seq = s, .tok = g.tok + at, .n_tok = 1, .n_out = 1};
+        if (ob_ctx_step(c, &ch, 1, &rows, &err) != OB_OK) fail_msg("%s", err.text);
+        assert_memory_equal(rows, want + at * g.n_vocab, (size_t)g.n_vocab * sizeof *rows);
+    }
+    ob_expert_stats st;
+    ob_ctx_expert_stats(c, &st);
+    assert_true(st.n_slots == 16 && st.n_experts > 16 && st.n_misses > 0);
+    ob_ctx_free(c);
+    free(want);
+    npz_close(g.z);
+}
+
 /* A sequence's bits do not depend on who shares its steps. */
 static void test_company(void **state)
 {
@@ -542,6 +572,7 @@ int main(void)
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_quantised);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_company);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_streamed_experts);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_guard_lets_models_pass);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_prefill_here_decode_there);
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_names);

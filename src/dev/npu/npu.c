@@ -114,12 +114,14 @@ static ob_status open_any(const ob_dev_api *api, int index, const ob_dev_options
     cpu_info(&cpu);
     if (api != &ob_dev_npu_ref) OB_GOTO(ob_npu_open_new(api == &ob_dev_npu_soft, index, &d->npu, err));
     const ob_npu_fwd_options fo = {.dev = d->npu ? ob_npu_open_dev(d->npu) : NULL, .gemm = d->npu ? ob_npu_open_gemm(d->npu) : NULL,
-                                   .source = opt->source, .verify = opt->verify, .pin = opt->pin, .ram_bytes = cpu.mem_total_bytes};
+                                   .source = opt->source, .verify = opt->verify, .pin = opt->pin, .ram_bytes = cpu.mem_total_bytes,
+                                   .n_threads = opt->n_threads};
     OB_GOTO(ob_npu_fwd_new(&fo, &d->fwd, err));
     ob_dev_options inner = *opt;
     inner.products = ob_npu_fwd_products(d->fwd);
     inner.source = NULL;
     OB_GOTO(ob_dev_open("cpu", &inner, &d->inner, err));
+    if (api == &ob_dev_npu_soft) ob_log_info("npu-soft is a software model of an NPU: its numbers are right, its times say nothing");
     *out = &d->base;
 out:
     if (s != OB_OK) npu_close(&d->base);

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/math.h"
+#include "base/threads.h"
 #include "dev/npu/npu_int8.h"
 #include "quant/hadamard.h"
 
@@ -72,6 +73,15 @@ typedef struct batch {
 } batch;
 enum { MAX_SCALES = MAX_PARTS * OB_NPU_MAX_M };
 
+/* Packing while a model is loaded, on threads of our own: the device's belong to its steps. */
+typedef struct packers {
+    ob_parallel base; /* first */
+    ob_pool *pool;    /* NULL: not started, or no more */
+    void (*fn)(void *arg, int64_t i0, int64_t i1);
+    void *arg;
+    int64_t n, grain;
+} packers;
+
 struct ob_npu_fwd {
     ob_npu_fwd_options opt;
     ob_dev_products products;
@@ -80,6 +90,7 @@ struct ob_npu_fwd {
     int64_t max_k;
     uint64_t weight_bytes;
     uint64_t pin_budget;
+    packers packers;
     int32_t *check; /* [512][128] sums of a strip */
     ob_npu_fwd_stats stats;
 };
@@ -412,6 +423,24 @@ static void pin(ob_npu_fwd *f, ob_product_weight *w)
                 (unsigned long long)(f->stats.pinned_bytes >> 20));
 }
 
+static void packer_main(void *arg, int ith, int n_threads)
+{
+    packers *p = arg;
+    (void)ith;
+    (void)n_threads;
+    for (int64_t i0, i1; ob_pool_take(p->pool, p->n, p->grain, &i0, &i1);) p->fn(p->arg, i0, i1);
+}
+
+static void packers_run(const ob_parallel *par, int64_t n, int64_t grain, void (*fn)(void *arg, int64_t i0, int64_t i1), void *arg)
+{
+    packers *p = (packers *)(uintptr_t)par; /* our own, and not const */
+    p->fn = fn;
+    p->arg = arg;
+    p->n = n;
+    p->grain = grain;
+    ob_pool_run(p->pool, packer_main, p);
+}
+
 static ob_status weight_new(void *self, const ob_weight *desc, ob_product_weight **out, bool *keeps_data, ob_err *err)
 {
     ob_npu_fwd *f = self;
@@ -420,7 +449,8 @@ static ob_status weight_new(void *self, const ob_weight *desc, ob_product_weight
     ob_product_weight *w = ob_calloc(1, sizeof *w);
     if (!w) return ob_err_set(err, OB_E_NO_MEMORY, "%s: no memory", desc->name);
     *w = (ob_product_weight){.k = desc->ne[0], .n = desc->ne[1], .rotated = desc->hadamard};
-    const ob_status s = ob_npu_packed_new(f->pack, desc, NULL, &w->packed, keeps_data, err);
+    if (!f->packers.pool && ob_pool_new(f->opt.n_threads, &f->packers.pool, NULL) != OB_OK) f->packers.pool = NULL; /* then one thread */
+    const ob_status s = ob_npu_packed_new(f->pack, desc, f->packers.pool ? &f->packers.base : NULL, &w->packed, keeps_data, err);
     if (s != OB_OK) {
         ob_free(w);
         return s;
@@ -458,6 +488,7 @@ ob_status ob_npu_fwd_new(const ob_npu_fwd_options *opt, ob_npu_fwd **out, ob_err
     if (!f) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for the NPU's products");
     f->opt = *opt;
     f->pin_budget = opt->ram_bytes / 2;
+    f->packers.base.run = packers_run;
     if (opt->dev) f->pin_budget = OB_MIN(f->pin_budget, opt->dev->os->api->memlock(opt->dev->os));
     f->products = (ob_dev_products){.self = f, .weight_new = weight_new, .weight_free = weight_free, .weight_write = weight_write,
                                     .weight_bytes = weight_bytes, .mul = mul};
@@ -485,6 +516,7 @@ void ob_npu_fwd_free(ob_npu_fwd *f)
     batch_free(f->b[0]);
     batch_free(f->b[1]);
     ob_npu_pack_close(f->pack);
+    ob_pool_free(f->packers.pool);
     ob_free(f->check);
     ob_free(f);
 }
@@ -526,6 +558,8 @@ static ob_status batch_grow(const ob_npu_fwd *f, batch **at, ob_err *err)
 ob_status ob_npu_fwd_prepare(ob_npu_fwd *f, ob_err *err)
 {
     ob_npu_pack_publish(f->pack);
+    ob_pool_free(f->packers.pool);
+    f->packers.pool = NULL;
     if (!f->check) f->check = ob_malloc(OB_NPU_MAX_M * OB_NPU_TILE_N * sizeof *f->check);
     if (!f->check) return no_memory(err);
     OB_TRY(batch_grow(f, &f->b[0], err));

@@ -26,6 +26,7 @@ typedef struct ob_npu_fwd_options {
                              may be pinned allow it */
     uint64_t ram_bytes;   /* of the machine; 0: unknown, nothing is pinned */
     size_t stage_bytes;   /* of each of the two staging buffers; 0: 64 MiB */
+    int n_threads;        /* that pack weights while the model is loaded; <= 0: as many as there are cores */
 } ob_npu_fwd_options;
 
 OB_MUST_CHECK ob_status ob_npu_fwd_new(const ob_npu_fwd_options *opt, ob_npu_fwd **out, ob_err *err);
