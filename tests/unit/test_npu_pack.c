@@ -1,6 +1,8 @@
 /* Packed weights of the NPU: places, exactness, the file's stamp, harm to it, experts on first use. */
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -479,6 +481,24 @@ static void test_no_folder(void **state)
     setenv("XDG_CACHE_HOME", g_dir, 1);
 }
 
+/* A disk that is full, here by a limit on the size of files: in memory then, and nothing half made stays. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    const struct rlimit little = {.rlim_cur = 100000, .rlim_max = RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    pack k = open_pack(55, 3);
+    check_all(&k);
+    STATS(k, 0, 2 + E, 0);
+    assert_false(ob_npu_pack_stats_get(k.p).kept);
+    close_pack(&k);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+    char cmd[200];
+    snprintf(cmd, sizeof cmd, "test -z \"$(ls %s/1bit/npk | grep part)\"", g_dir);
+    assert_int_equal(system(cmd), 0);
+}
+
 /* Room for experts that come and go. */
 static void test_slots(void **state)
 {
@@ -552,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_more_weights),
         cmocka_unit_test(test_harm),
         cmocka_unit_test(test_no_folder),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_slots),
         cmocka_unit_test(test_shapes_that_do_not_fit),
         cmocka_unit_test(test_no_memory),

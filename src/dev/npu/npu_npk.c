@@ -428,7 +428,10 @@ ob_status ob_npu_packed_new(ob_npu_pack *p, const ob_weight *desc, const ob_para
     const uint64_t key = desc->data && p->path[0] ? key_of(desc) : 0;
     const bool found = key && p->old.fd >= 0 && find_old(p, w, key, lazy);
     uint64_t off;
-    if (!w->map && key && reserve(p, w, key, &off) && !map(w, p->new.fd, off)) goto no_memory;
+    if (!w->map && key && reserve(p, w, key, &off) && !map(w, p->new.fd, off)) {
+        ob_log_warn("npu: packed weights are not kept in %s: %s", p->path, strerror(errno));
+        give_up(p);
+    }
     if (!w->map && !map(w, -1, 0)) goto no_memory;
     if (found) p->stats.n_found += lazy ? 0 : (int32_t)n_mat;
     if (lazy) w->data = desc->data;
