@@ -355,6 +355,7 @@ static void npu_new(npu *u, const ob_npu_soft_options *opt)
     ob_err err = {0};
     ob_status s = ob_npu_soft_new(opt, &u->soft, &err);
     if (s == OB_OK) s = ob_npu_dev_open(ob_npu_soft_os(u->soft), 0, &u->dev, &err);
+    if (s == OB_OK) u->dev->teardown_ms = 60000; /* on a machine that is shared by many */
     if (s == OB_OK) s = ob_npu_gemm_new(u->dev, &u->gemm, &err);
     if (s != OB_OK) fail_msg("%s", err.text);
 }
