@@ -166,6 +166,10 @@ static ob_status measure_target(const ob_measure_params *m, const char *name, ob
     snprintf(t->name, sizeof t->name, "%s", name);
     OB_GOTO(ob_engine_new(&p, &e, err));
     ob_engine_describe(e, &info);
+    if (info.device.caps & OB_DEV_SOFT) {
+        s = ob_err_set(err, OB_E_UNSUPPORTED, "%s is an emulation: its times say nothing about speed", info.device.kind);
+        goto out;
+    }
     snprintf(out->model, sizeof out->model, "%s %s", info.name, info.quant);
     const int32_t longest = m->lengths[m->n_lengths - 1] + BUSY;
     prompt = ob_reallocarray(NULL, (size_t)longest, sizeof *prompt);

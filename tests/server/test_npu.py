@@ -124,6 +124,13 @@ def test_bench_gives_no_speed(cache):
     assert json.loads(both.stdout)["device"]["hardware"] is False
 
 
+def test_policies_are_not_made_of_it(tmp_path, cache):
+    out = tmp_path / "policy.json"
+    r = run("policy", "measure", "-m", LLAMA, "-o", str(out), "--targets", "npu-soft", "--lengths", "16", "-r", "1", env=cache)
+    assert "emulation" in r.stderr
+    assert not out.exists() or "npu-soft" not in out.read_text()
+
+
 def test_prompts_on_the_npu(cache):
     s = Server([PROGRAM, "serve", "-m", LLAMA, "--device", "cpu", "--prefill-device", "npu-soft", "--prefill-min-tokens", "64", "--port", "0",
                 "-c", "512", "--parallel", "1"], env=cache)
