@@ -268,7 +268,7 @@ static void command(chat *c, char *line)
         if (drop_last(c, "assistant")) reply(c);
         else fprintf(stderr, "1bit chat: there is no reply to make again\n");
     } else if (IS("/stats")) {
-        ob_talk_speed(&c->last, speed, sizeof speed);
+        ob_talk_speed(&c->talk, &c->last, speed, sizeof speed);
         printf("%s\n", speed);
     } else {
         fprintf(stderr, "1bit chat: %.*s is no command; /help lists them\n", (int)n, line);

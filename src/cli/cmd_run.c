@@ -126,7 +126,7 @@ int ob_cmd_run(const ob_args *a)
     if (!json && !ob_cli_flag(a, OB_OPT_QUIET) && isatty(STDERR_FILENO)) {
         char speed[160];
         fflush(stdout);
-        ob_talk_speed(&r.timings, speed, sizeof speed);
+        ob_talk_speed(&t, &r.timings, speed, sizeof speed);
         fprintf(stderr, "\n[%s]", speed);
     }
 out:;

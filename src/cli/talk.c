@@ -241,9 +241,14 @@ out:
     return s;
 }
 
-void ob_talk_speed(const ob_timings *t, char *out, size_t cap)
+void ob_talk_speed(const ob_talk *talk, const ob_timings *t, char *out, size_t cap)
 {
     int n_new = t->n_prompt - t->n_cached;
+    if ((talk->info.device.caps & OB_DEV_SOFT) || talk->info.prefill_soft) {
+        snprintf(out, cap, "%d tokens; prompt %d tokens (%d cached); an emulated device's times are no speed", t->n_gen, t->n_prompt,
+                 t->n_cached);
+        return;
+    }
     snprintf(out, cap, "%d tokens, %.1f tok/s; prompt %d tokens (%d cached), %.1f tok/s", t->n_gen,
              t->gen_ms > 0 ? (t->n_gen - 1) / t->gen_ms * 1e3 : 0.0, t->n_prompt, t->n_cached,
              t->prompt_ms > 0 ? n_new / t->prompt_ms * 1e3 : 0.0);

@@ -44,7 +44,7 @@ OB_MUST_CHECK ob_status ob_talk_render(const ob_talk *t, const json_t *messages,
 OB_MUST_CHECK ob_status ob_talk_generate(ob_talk *t, const ob_buf *prompt, bool echo, ob_talk_result *r,
                                          ob_err *err);
 
-/* "48 tokens, 120.3 tok/s; prompt 22 tokens (16 cached), 310.0 tok/s" */
-void ob_talk_speed(const ob_timings *t, char *out, size_t cap);
+/* "48 tokens, 120.3 tok/s; prompt 22 tokens (16 cached), 310.0 tok/s"; without speeds on an emulated device */
+void ob_talk_speed(const ob_talk *t, const ob_timings *times, char *out, size_t cap);
 
 #endif

@@ -95,13 +95,19 @@ static bool prefills(const ob_gen *g)
     return g->job.srv->info.prefill_device[0] && (!g->routed.engine || g->routed.engine == g->job.srv->engine);
 }
 
+/* On an emulation times are no speed. */
+static bool emulated(const ob_gen *g)
+{
+    const ob_engine_info *i = &g->job.srv->info;
+    return (i->device.caps & OB_DEV_SOFT) || (i->prefill_soft && prefills(g));
+}
+
 static double per_second(int32_t n, double ms) { return ms > 0 ? n * 1e3 / ms : 0; }
 
-/* prefill: prompts may be computed on another device. */
-static void add_timings(const ob_timings *t, bool prefill, ob_buf *out)
+static void add_timings(const ob_gen *g, const ob_timings *t, ob_buf *out)
 {
     const int32_t n_run = t->n_prompt - t->n_cached;
-    const bool drafts = t->n_drafted > 0;
+    const bool drafts = t->n_drafted > 0, speeds = !emulated(g), prefill = prefills(g); /* on another device, perhaps */
     const struct {
         const char *name;
         double value;
@@ -109,10 +115,10 @@ static void add_timings(const ob_timings *t, bool prefill, ob_buf *out)
     } rows[] = {{"cache_n", t->n_cached, true},
                 {"prompt_n", n_run, true},
                 {"prompt_ms", t->prompt_ms, true},
-                {"prompt_per_second", per_second(n_run, t->prompt_ms), true},
+                {"prompt_per_second", per_second(n_run, t->prompt_ms), speeds},
                 {"predicted_n", t->n_gen, true},
                 {"predicted_ms", t->gen_ms, true},
-                {"predicted_per_second", per_second(t->n_gen, t->gen_ms), true},
+                {"predicted_per_second", per_second(t->n_gen, t->gen_ms), speeds},
                 {"queue_ms", t->queue_ms, true},
                 {"draft_n", t->n_drafted, drafts},
                 {"draft_n_accepted", t->n_draft_right, drafts},
@@ -165,7 +171,7 @@ void ob_gen_end_frame(ob_gen *g, const ob_timings *t, ob_buf *out)
     if (g->params.include_usage) ob_buf_adds(out, ",\"usage\":null");
     if (t) {
         ob_buf_addc(out, ',');
-        add_timings(t, prefills(g), out);
+        add_timings(g, t, out);
     }
     ob_buf_adds(out, "}\n\n");
 }
@@ -234,7 +240,7 @@ static void finish_ok(ob_gen *g)
         ob_buf_adds(out, "],");
         add_usage(g, out);
         ob_buf_addc(out, ',');
-        add_timings(&g->choices[0].timings, prefills(g), out);
+        add_timings(g, &g->choices[0].timings, out);
         ob_buf_addc(out, '}');
         ob_conn_reply_json(conn, out);
     }

@@ -434,7 +434,7 @@ function take(c, run, { content, reasoning, finish, usage, timings }) {
         s.tokens = usage.completion_tokens ?? s.tokens;
         s.context = usage.total_tokens;
     }
-    if (timings?.predicted_per_second) s.perSecond = timings.predicted_per_second;
+    if (timings) s.perSecond = timings.predicted_per_second; // none from an emulated device
     if (now - run.savedAt > SAVE_MS) {
         run.savedAt = now;
         save(c);
