@@ -40,6 +40,8 @@ static void npu_params(const ob_args *a, ob_engine_params *out)
     const char *s = ob_cli_str(a, OB_OPT_NPU_VERIFY); /* NULL where the command lacks it */
     out->verify = !s || !strcmp(s, "some") ? OB_VERIFY_SOME : !strcmp(s, "all") ? OB_VERIFY_ALL : OB_VERIFY_OFF;
     out->pin_weights = ob_cli_flag(a, OB_OPT_NPU_PIN);
+    s = ob_cli_str(a, OB_OPT_NPU_MODE);
+    out->unit_mode = !s || !strcmp(s, "int8") ? OB_UNIT_INT8 : !strcmp(s, "q4") ? OB_UNIT_Q4 : OB_UNIT_FUSED;
 }
 
 void ob_cli_engine_params(const ob_args *a, ob_engine_params *out)

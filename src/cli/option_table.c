@@ -89,6 +89,11 @@ static const ob_option k_options[] = {
     [OB_OPT_NPU_PIN] = {.name = "npu-pin", .kind = OB_OPT_KIND_FLAG, .env = "ONEBIT_NPU_PIN", .commands = ENGINE,
         .doc = "NPU: keep weights in memory that it reads directly, as far as half of the memory and the limit of locked "
                "memory allow, instead of copying them through two buffers"},
+    [OB_OPT_NPU_MODE] = {.name = "npu-mode", .kind = OB_OPT_KIND_ENUM, .choices = "int8|q4|fused", .def = "int8",
+        .env = "ONEBIT_NPU_MODE", .commands = ENGINE,
+        .doc = "NPU: products in 8 bits, many tokens at a time (int8); with 4-bit weights, a token at a time, for decoding (q4); "
+               "or the same and steps of few tokens on the array as a whole, one chain of commands each (fused: npu-soft only, "
+               "no kernel for hardware exists yet)"},
     [OB_OPT_COVARIANCE] = {.name = "covariance", .kind = OB_OPT_KIND_INT, .arg = "N", .def = "0", .min = 0,
         .max = 1 << 16, .commands = OB_IN(IMATRIX),
         .doc = "also gather products of columns, in blocks of N (a multiple of 32; 4 N bytes per column): what "

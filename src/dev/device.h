@@ -97,7 +97,12 @@ typedef struct ob_dev_options {
     const ob_dev_source *source;  /* borrowed for the call; NULL: unknown, so nothing is kept on disk */
     int verify;   /* products of a unit that are also computed on the host: OB_VERIFY_ */
     bool pin;     /* keep packed weights in memory that the unit reaches without a copy, where it may take so much */
+    int unit_mode; /* what a unit that multiplies is used for: OB_UNIT_ */
 } ob_dev_options;
+
+enum { OB_UNIT_INT8,  /* products in 8 bits, many rows at a time */
+       OB_UNIT_Q4,    /* products with 4-bit weights, a row at a time */
+       OB_UNIT_FUSED  /* the same, and steps of few tokens as a whole, where it can */ };
 
 /* Of a unit with arithmetic that the host can repeat exactly. */
 enum { OB_VERIFY_SOME, /* a block of columns of the first products and of every 1024th */

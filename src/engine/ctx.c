@@ -413,7 +413,7 @@ static ob_status open_place(ob_ctx *c, const char *spec, ob_err *err)
     const ob_dev_source src = {.path = ob_file_path(c->file), .stamp = ob_file_stamp(c->file)};
     const ob_dev_options opt = {.n_threads = c->p.n_threads, .exact = c->p.exact, .profile = c->p.profile,
                                 .observe = c->p.observe, .observe_arg = c->p.observe_arg, .source = src.stamp ? &src : NULL,
-                                .verify = c->p.verify, .pin = c->p.pin_weights};
+                                .verify = c->p.verify, .pin = c->p.pin_weights, .unit_mode = c->p.unit_mode};
     if (c->n_places == OB_MAX_PLACES)
         return ob_err_set(err, OB_E_LIMIT, "more than %d devices for one model", OB_MAX_PLACES);
     place *at = &c->places[c->n_places];

@@ -67,6 +67,7 @@ typedef struct ob_engine_params {
     ob_share *share;      /* weights are looked for, and offered, here; NULL: nothing is shared. Outlives the engine */
     int verify;           /* OB_VERIFY_: products of an NPU that are also computed on the CPU */
     bool pin_weights;     /* of an NPU: in memory that it reaches without a copy */
+    int unit_mode;        /* OB_UNIT_: of an NPU */
     bool profile;
     ob_observe_fn observe; /* sees what each matrix multiplies; needs a device that can (OB_DEV_OBSERVE) */
     void *observe_arg;

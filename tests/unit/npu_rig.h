@@ -48,8 +48,7 @@ static inline ob_npu_soft_end rig_run(void *array, const uint32_t *w, size_t n, 
             uint8_t *to = bus->at(bus->arg, rig_addr(w + i + 3), w[i + 5], true);
             if (!from || !to) return rig_fault(out, "nothing at that address");
             memcpy(to, from, w[i + 5]);
-            out->last_write_addr = rig_addr(w + i + 3);
-            out->last_write_bytes = w[i + 5];
+            if (!out->write_bytes) out->write_addr = rig_addr(w + i + 3), out->write_bytes = w[i + 5];
             i += 6;
         } else if (w[i] == RIG_SLEEP && n - i >= 2) {
             out->ns += (uint64_t)w[i + 1] * 1000000;

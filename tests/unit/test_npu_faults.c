@@ -174,8 +174,8 @@ static void test_flipped_bit(void **state)
     (void)state;
     rig_soft(&r, rig_defaults("flip:2"));
     assert_int_equal(life(&r, 0, &err), OB_OK);
-    assert_true(rig_copied(&r, 0, 4096)); /* the last write was the second half */
-    assert_false(rig_copied(&r, 4096, RIG_BYTES - 4096));
+    assert_false(rig_copied(&r, 0, 4096)); /* the first write was the first half */
+    assert_true(rig_copied(&r, 4096, RIG_BYTES - 4096));
     int n_wrong = 0;
     for (size_t i = 0; i < RIG_BYTES; i++) n_wrong += __builtin_popcount(r.in->host[i] ^ r.out->host[i]);
     assert_int_equal(n_wrong, 1);

@@ -17,6 +17,7 @@ typedef struct packed { const ob_weight *w; ob_npu_bo *bo; } packed;
 typedef struct world {
     ob_npu_soft *soft;
     ob_npu_dev *dev;
+    ob_npu_kernel kernel;
     ob_file *file;
     ob_model *model;
     ob_program *prog;
@@ -56,11 +57,12 @@ static void pack(world *u, const ob_weight *w)
     ob_npu_bo_flush(p->bo, 0, p->bo->n_bytes);
 }
 
-static bool find(void *arg, const ob_weight *w, ob_npu_tiles_at *out)
+static bool find(void *arg, const ob_weight *w, int64_t mat, ob_npu_tiles_at *out)
 {
+    (void)mat;
     const world *u = arg;
     for (int i = 0; i < u->n_weights; i++)
-        if (u->weights[i].w == w) {
+        if (u->weights[i].w->data == w->data) {
             *out = (ob_npu_tiles_at){u->weights[i].bo, 0};
             return true;
         }
@@ -72,7 +74,9 @@ static void world_new(world *u, const char *model, ob_npu_soft_options opt)
     char path[512];
     ob_err err = {0};
     *u = (world){0};
-    if (ob_npu_soft_new(&opt, &u->soft, &err) != OB_OK || ob_npu_dev_open(ob_npu_soft_os(u->soft), 0, &u->dev, &err) != OB_OK) fail_msg("%s", err.text);
+    if (ob_npu_soft_new(&opt, &u->soft, &err) != OB_OK || ob_npu_dev_open(ob_npu_soft_os(u->soft), 0, &u->dev, &err) != OB_OK ||
+        ob_npu_kernel_load(&u->kernel, u->dev, OB_NPU_DESIGN_STEP, &err) != OB_OK)
+        fail_msg("%s", err.text);
     snprintf(path, sizeof path, "%s/golden/%s.gguf", OB_TEST_DATA, model);
     if (ob_file_open(path, 0, &u->file, &err) != OB_OK || ob_model_new(u->file, NULL, &u->model, &err) != OB_OK ||
         ob_model_program(u->model, &u->prog, &err) != OB_OK || ob_program_plan(u->prog, 4, 4, 1, &err) != OB_OK)
@@ -84,13 +88,14 @@ static void world_new(world *u, const char *model, ob_npu_soft_options opt)
         for (int32_t m = 0; u->prog->ops[i].kind == OB_OP_LINEAR && m < u->prog->ops[i].p.linear.n_mat; m++) {
             const ob_weight *w = &u->prog->weights[u->prog->ops[i].w[m]];
             ob_npu_tiles_at at;
-            if (w->ne[0] % 32 == 0 && !find(u, w, &at)) pack(u, w);
+            if (w->ne[0] % 32 == 0 && !find(u, w, 0, &at)) pack(u, w);
         }
 }
 
 static void world_free(world *u)
 {
     for (int i = 0; i < u->n_weights; i++) ob_npu_bo_free(u->weights[i].bo);
+    ob_npu_kernel_unload(&u->kernel);
     assert_int_equal(u->dev->n_bos, 0);
     ob_npu_dev_close(u->dev);
     const ob_npu_soft_counts c = ob_npu_soft_counts_get(u->soft);
@@ -138,7 +143,7 @@ static void host_linear(const world *u, side *s, const ob_op *op, int64_t row)
     for (int32_t m = 0; m < op->p.linear.n_mat; m++) {
         const ob_weight *w = &p->weights[op->w[m]];
         ob_npu_tiles_at at = {0};
-        assert_true(find((void *)u, w, &at));
+        assert_true(find((void *)u, w, 0, &at));
         uint16_t *x = malloc((size_t)ob_npu_q4_pad_k(w->ne[0]) * 2);
         float *y = malloc((size_t)w->ne[1] * 4), bias = 0;
         ob_npu_bf16_pack(x, s->vals[op->in[0]] + row * w->ne[0], w->ne[0]);
@@ -158,7 +163,7 @@ static bool has_tiles(const world *u, const ob_op *op)
 {
     ob_npu_tiles_at at;
     for (int32_t m = 0; m < op->p.linear.n_mat; m++)
-        if (!find((void *)u, &u->prog->weights[op->w[m]], &at)) return false;
+        if (!find((void *)u, &u->prog->weights[op->w[m]], 0, &at)) return false;
     return true;
 }
 
@@ -192,7 +197,7 @@ static ob_step step_of(const world *u, int32_t past, int32_t n, int32_t pos[4], 
 
 static ob_status new_step(world *u, side *s, ob_type type, ob_npu_step **out, ob_err *err)
 {
-    const ob_npu_step_options opt = {.dev = u->dev, .prog = u->prog, .find = find, .arg = u, .cache_k = s->k, .cache_v = s->v, .k_type = type,
+    const ob_npu_step_options opt = {.dev = u->dev, .kernel = &u->kernel, .prog = u->prog, .find = find, .arg = u, .cache_k = s->k, .cache_v = s->v, .k_type = type,
                                      .v_type = type, .page_tok = STEP_PAGE, .n_pages = 16, .max_ctx = 16 * STEP_PAGE, .states = s->states, .n_slots = 1};
     return ob_npu_step_new(&opt, out, err);
 }

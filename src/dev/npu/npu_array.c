@@ -151,7 +151,7 @@ static ob_npu_soft_end stream(array *a, channel *c, uint64_t n, uint8_t *dst, co
         if (direct && done == 0 && bytes == n) *direct = mem;
         else if (src) memcpy(mem, src + done, bytes);
         else memcpy(dst + done, mem, bytes);
-        if (src) a->out->last_write_addr = c->dev_addr + at * 4, a->out->last_write_bytes = bytes;
+        if (src && !a->out->write_bytes) a->out->write_addr = c->dev_addr + at * 4, a->out->write_bytes = bytes;
         c->pos += (uint32_t)(bytes / 4);
         done += bytes;
         if (c->pos == c->bd.n_words) end_transfer(c);

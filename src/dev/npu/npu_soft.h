@@ -37,8 +37,8 @@ typedef enum ob_npu_soft_end {
 typedef struct ob_npu_soft_run {
     uint32_t txn_op;   /* index of the operation at which it ended */
     uint64_t ns;       /* how long it took on the virtual clock; 0: the model's default */
-    uint64_t last_write_addr; /* device address and bytes of the last store to memory; 0: none (for bit flips) */
-    size_t last_write_bytes;
+    uint64_t write_addr; /* device address and bytes of the first store to memory; 0: none (for bit flips) */
+    size_t write_bytes;
     char text[160];    /* HANG, FAULT: why, for a person */
 } ob_npu_soft_run;
 
@@ -90,7 +90,7 @@ typedef struct ob_npu_soft_options {
  *   lost:n                 the nth submission's completion never comes
  *   lie:n:STATE            the nth submission's fence signals with the packet in STATE (NEW, RUNNING, ...)
  *   suspend:n              5 s pass before the nth submission starts: the array is wiped
- *   flip:n                 a bit of the last bytes that the nth submission wrote is wrong
+ *   flip:n                 a bit of the first bytes that the nth submission wrote is wrong
  *   slow:F                 everything takes F times as long
  *   hang:destroy           DESTROY_HWCTX does not return until ob_npu_soft_free */
 OB_MUST_CHECK ob_status ob_npu_soft_new(const ob_npu_soft_options *opt, ob_npu_soft **out, ob_err *err);

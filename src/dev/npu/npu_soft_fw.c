@@ -14,8 +14,8 @@ typedef struct outcome {
     uint32_t txn_op;
     bool has_health;     /* the firmware said something */
     uint64_t ns;
-    uint64_t last_addr;  /* what was written last */
-    size_t last_bytes;
+    uint64_t addr;       /* what was written first */
+    size_t bytes;
 } outcome;
 
 /* ---- power ------------------------------------------------------------------------------------ */
@@ -103,9 +103,9 @@ static uint32_t run_text(ob_npu_soft *s, const soft_ctx *ctx, uint64_t text, uin
     const soft_fault *slow = soft_fault_find(s, FAULT_SLOW, 0);
     o->ns += (uint64_t)((double)(run.ns ? run.ns : SOFT_CMD_NS) * (slow ? slow->factor : 1));
     o->txn_op = run.txn_op;
-    if (run.last_write_bytes) {
-        o->last_addr = run.last_write_addr;
-        o->last_bytes = run.last_write_bytes;
+    if (run.write_bytes && !o->bytes) {
+        o->addr = run.write_addr;
+        o->bytes = run.write_bytes;
     }
     if (end == OB_NPU_RUN_DONE) return OB_NPU_STATE_COMPLETED;
     snprintf(s->reason, sizeof s->reason, "%s", run.text);
@@ -240,9 +240,9 @@ void soft_fw_run(ob_npu_soft *s)
     if (o.state == OB_NPU_STATE_TIMEOUT) o.ns = (uint64_t)OB_NPU_TDR_MS * MS;
     s->now_ns += (int64_t)o.ns;
     s->idle_since_ns = s->now_ns;
-    if (soft_fault_find(s, FAULT_FLIP, j.number) && o.last_bytes) {
-        uint8_t *p = soft_at(s, o.last_addr, o.last_bytes, true);
-        if (p) p[o.last_bytes / 2] ^= 4;
+    if (soft_fault_find(s, FAULT_FLIP, j.number) && o.bytes) {
+        uint8_t *p = soft_at(s, o.addr, o.bytes, true);
+        if (p) p[o.bytes / 2] ^= 4;
     }
     report(s, &j, &o);
     const soft_fault *lie = soft_fault_find(s, FAULT_LIE, j.number);

@@ -12,16 +12,31 @@
 
 static bool tiles_fit(const ob_npu_step *s, int32_t w, ob_npu_tiles_at *out)
 {
-    const ob_weight *d = &s->prog->weights[w];
-    return s->opt.find(s->opt.arg, d, out) && out->off % OB_NPU_LINE == 0;
+    return w != OB_NONE && s->opt.find(s->opt.arg, &s->prog->weights[w], 0, out) && out->off % OB_NPU_LINE == 0;
 }
 
-static bool linear_fits(const ob_npu_step *s, const ob_op *op)
+/* Experts' three matrices, or two where gate and up are one. The router's choice must be on the host when their text is
+ * made: it is, as the choice is an op of the host. */
+static bool experts_fit(const ob_npu_step *s, const ob_op *op)
 {
     ob_npu_tiles_at at;
-    for (int32_t m = 0; m < op->p.linear.n_mat; m++)
-        if (!tiles_fit(s, op->w[m], &at)) return false;
-    return true;
+    const ob_weight *down = op->w[2] != OB_NONE ? &s->prog->weights[op->w[2]] : NULL;
+    return down && 2 * down->ne[0] <= OB_NPU_VEC_WORDS && 2 * (int64_t)s->prog->vals[op->out[0]].cols <= OB_NPU_VEC_WORDS &&
+           tiles_fit(s, op->w[0], &at) && (op->w[1] == OB_NONE || tiles_fit(s, op->w[1], &at)) && tiles_fit(s, op->w[2], &at);
+}
+
+bool ob_npu_step_has_tiles(const ob_npu_step *s, const ob_op *op, int32_t m)
+{
+    ob_npu_tiles_at at;
+    return tiles_fit(s, op->w[m], &at);
+}
+
+/* How many of its matrices have tiles. */
+static int32_t linear_fits(const ob_npu_step *s, const ob_op *op)
+{
+    int32_t n = 0;
+    for (int32_t m = 0; m < op->p.linear.n_mat; m++) n += ob_npu_step_has_tiles(s, op, m);
+    return n;
 }
 
 static uint64_t page_words(const ob_npu_step *s, const ob_attn_params *a)
@@ -44,8 +59,9 @@ static bool fits(const ob_npu_step *s, const ob_op *op)
 {
     const int64_t cols = op->out[0] == OB_NONE ? 0 : s->prog->vals[op->out[0]].cols;
     switch (op->kind) {
-    case OB_OP_LINEAR: return linear_fits(s, op);
+    case OB_OP_LINEAR: return linear_fits(s, op) > 0;
     case OB_OP_ATTENTION: return attention_fits(s, op);
+    case OB_OP_MOE_GLU: return experts_fit(s, op);
     case OB_OP_RMS_NORM: return 2 * cols <= OB_NPU_VEC_WORDS;
     case OB_OP_ROPE:
         return 2 * cols <= OB_NPU_VEC_WORDS && op->p.rope.head_dim <= 0xffff && (op->w[0] == OB_NONE || s->prog->weights[op->w[0]].type == OB_F32);
@@ -53,6 +69,25 @@ static bool fits(const ob_npu_step *s, const ob_op *op)
     case OB_OP_GLU: case OB_OP_ACT: case OB_OP_ADD: case OB_OP_SCALE: case OB_OP_ROWS_OUT: return true;
     default: return false;
     }
+}
+
+/* Can the host run what stays there? It reads weights as they are in the file. */
+static bool host_can(const ob_npu_step *s, const ob_op *op)
+{
+    for (int i = 0; i < OB_OP_MAX_W; i++)
+        if (op->w[i] != OB_NONE && (!s->prog->weights[op->w[i]].data || s->prog->weights[op->w[i]].hadamard)) return false;
+    return true;
+}
+
+/* Matrices that an op multiplies with, as indices into its w[]: returns how many. */
+static int matrices_of(const ob_op *op, int32_t w[OB_OP_MAX_W])
+{
+    int n = 0;
+    if (op->kind == OB_OP_LINEAR)
+        for (int32_t m = 0; m < op->p.linear.n_mat; m++) w[n++] = op->w[m];
+    for (int m = 0; op->kind == OB_OP_MOE_GLU && m < 3; m++)
+        if (op->w[m] != OB_NONE) w[n++] = op->w[m];
+    return n;
 }
 
 /* ---- the workspace ---------------------------------------------------------------------------- */
@@ -79,13 +114,17 @@ static ob_status lay_out(ob_npu_step *s, ob_err *err)
         for (int w = op->kind == OB_OP_LINEAR ? 4 : 0; w < n_w; w++)
             if (op->w[w] != OB_NONE && !s->vec_off[op->w[w]])
                 s->vec_off[op->w[w]] = take(s, 4ull * (uint64_t)p->weights[op->w[w]].ne[0]);
-        for (int32_t m = 0; op->kind == OB_OP_LINEAR && m < op->p.linear.n_mat; m++) {
-            max_k = OB_MAX(max_k, p->weights[op->w[m]].ne[0]);
-            max_n = OB_MAX(max_n, p->weights[op->w[m]].ne[1]);
+        int32_t w_of[OB_OP_MAX_W];
+        for (int m = 0, n = matrices_of(op, w_of); m < n; m++) {
+            max_k = OB_MAX(max_k, p->weights[w_of[m]].ne[0]);
+            max_n = OB_MAX(max_n, p->weights[w_of[m]].ne[1]);
         }
     }
     s->x_off = take(s, 2ull * (uint64_t)ob_npu_q4_pad_k(max_k));
+    s->x2_off = take(s, 2ull * (uint64_t)ob_npu_q4_pad_k(max_k));
+    s->h_off = take(s, 4ull * (uint64_t)max_k);
     s->y_off = take(s, 4ull * (uint64_t)ob_npu_pad_n(max_n));
+    s->y2_off = take(s, 4ull * (uint64_t)ob_npu_pad_n(max_n));
     s->word_off = take(s, OB_NPU_LINE);
     return ob_npu_bo_new(s->opt.dev, OB_NPU_BO_SHARE, (size_t)s->ws_bytes, &s->ws, err);
 }
@@ -133,11 +172,51 @@ static ob_status wrap_caches(ob_npu_step *s, ob_err *err)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
+static void *copy_of(const void *src, int32_t n, size_t size, bool *ok)
+{
+    void *p = ob_malloc((size_t)n * size + 1);
+    if (!p) *ok = false;
+    else if (n) memcpy(p, src, (size_t)n * size);
+    return p;
+}
+
+/* Leaves a mixed op the matrices that the host multiplies. */
+static void split_linear(ob_npu_step *s, int32_t i)
+{
+    const ob_op *op = &s->copy.ops[i];
+    ob_op *rest = &s->host.ops[i];
+    rest->p.linear.n_mat = 0;
+    for (int32_t m = 0; m < op->p.linear.n_mat; m++) {
+        if (ob_npu_step_has_tiles(s, op, m)) continue;
+        const int32_t k = rest->p.linear.n_mat++;
+        rest->out[k] = op->out[m];
+        rest->w[k] = op->w[m];
+        rest->w[4 + k] = op->w[4 + m];
+    }
+}
+
+/* The program's arrays; what they point to stays the caller's. */
+static bool copy_program(ob_npu_step *s, const ob_program *src)
+{
+    bool ok = true;
+    s->copy = *src;
+    s->copy.ops = copy_of(src->ops, src->n_ops, sizeof *src->ops, &ok);
+    s->copy.vals = copy_of(src->vals, src->n_vals, sizeof *src->vals, &ok);
+    s->copy.weights = copy_of(src->weights, src->n_weights, sizeof *src->weights, &ok);
+    s->copy.caches = copy_of(src->caches, src->n_caches, sizeof *src->caches, &ok);
+    s->copy.states = copy_of(src->states, src->n_states, sizeof *src->states, &ok);
+    s->host = s->copy;
+    s->host.ops = copy_of(src->ops, src->n_ops, sizeof *src->ops, &ok);
+    s->prog = &s->copy;
+    return ok;
+}
+
 static ob_status alloc_all(ob_npu_step *s, ob_err *err)
 {
     const ob_program *p = s->prog;
     const size_t n_args = 1 + (size_t)p->n_weights + 2 * (size_t)p->n_caches;
     s->on_array = ob_calloc((size_t)p->n_ops, sizeof *s->on_array);
+    s->mixed = ob_calloc((size_t)p->n_ops, sizeof *s->mixed);
     s->table_off = ob_calloc((size_t)p->n_ops, sizeof *s->table_off);
     s->val_off = ob_calloc((size_t)p->n_vals, sizeof *s->val_off);
     s->vals = ob_calloc((size_t)p->n_vals, sizeof *s->vals);
@@ -150,7 +229,7 @@ static ob_status alloc_all(ob_npu_step *s, ob_err *err)
     s->scratch = ob_calloc(ob_ref_scratch_floats(p, s->opt.max_ctx), sizeof *s->scratch);
     s->n_args = n_args;
     if (n_args > UINT16_MAX) return ob_err_set(err, OB_E_LIMIT, "a program with too many weights for control text");
-    if (!s->on_array || !s->table_off || !s->val_off || !s->vals || !s->vec_off || !s->args || !s->planes || !s->plane_bos || !s->views ||
+    if (!s->on_array || !s->mixed || !s->table_off || !s->val_off || !s->vals || !s->vec_off || !s->args || !s->planes || !s->plane_bos || !s->views ||
         !s->kept || !s->scratch)
         return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
     for (int32_t i = 0; i < p->n_states; i++)
@@ -165,10 +244,13 @@ static void fill_args(ob_npu_step *s)
     const ob_program *p = s->prog;
     s->args[0] = s->ws->dev_addr;
     for (int32_t i = 0; i < p->n_ops; i++)
-        for (int32_t m = 0; s->on_array[i] && p->ops[i].kind == OB_OP_LINEAR && m < p->ops[i].p.linear.n_mat; m++) {
+    {
+        int32_t w_of[OB_OP_MAX_W];
+        for (int m = 0, n = s->on_array[i] ? matrices_of(&p->ops[i], w_of) : 0; m < n; m++) {
             ob_npu_tiles_at at;
-            if (tiles_fit(s, p->ops[i].w[m], &at)) s->args[1 + p->ops[i].w[m]] = at.bo->dev_addr + at.off;
+            if (tiles_fit(s, w_of[m], &at)) s->args[1 + w_of[m]] = at.bo->dev_addr + at.off;
         }
+    }
     for (int32_t c = 0; c < 2 * p->n_caches; c++)
         if (s->planes[c].bo) s->args[1 + p->n_weights + c] = s->planes[c].bo->dev_addr + s->planes[c].off;
     for (int32_t v = 0; v < p->n_vals; v++) s->vals[v] = (float *)(void *)(s->ws->host + s->val_off[v]);
@@ -186,11 +268,14 @@ ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_
     ob_npu_step *s = ob_calloc(1, sizeof *s);
     if (!s) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
     s->opt = *opt;
-    s->prog = opt->prog;
-    st = alloc_all(s, err);
+    st = copy_program(s, opt->prog) ? alloc_all(s, err) : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
     for (int32_t i = 0; st == OB_OK && i < s->prog->n_ops; i++) {
         s->on_array[i] = fits(s, &s->prog->ops[i]);
         s->stats.n_array_ops += s->on_array[i];
+        s->mixed[i] = s->on_array[i] && s->prog->ops[i].kind == OB_OP_LINEAR && linear_fits(s, &s->prog->ops[i]) < s->prog->ops[i].p.linear.n_mat;
+        if (s->mixed[i]) split_linear(s, i);
+        if (!s->on_array[i] && !host_can(s, &s->prog->ops[i]))
+            st = ob_err_set(err, OB_E_UNSUPPORTED, "op %s can run neither on the array nor beside it", ob_op_name(s->prog->ops[i].kind));
         s->n_layers = OB_MAX(s->n_layers, s->prog->ops[i].layer + 1);
     }
     s->stats.n_host_ops = s->prog->n_ops - s->stats.n_array_ops;
@@ -198,7 +283,6 @@ ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_
     if (st == OB_OK) st = lay_out(s, err);
     if (st == OB_OK) st = copy_vectors(s, err);
     if (st == OB_OK) st = wrap_caches(s, err);
-    if (st == OB_OK) st = ob_npu_kernel_load(&s->kernel, opt->dev, OB_NPU_DESIGN_STEP, err);
     if (st == OB_OK) {
         fill_args(s);
         *out = s;
@@ -211,12 +295,13 @@ ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_
 void ob_npu_step_free(ob_npu_step *s)
 {
     if (!s) return;
-    if (s->kernel.dev) ob_npu_kernel_unload(&s->kernel);
     ob_npu_bo_free(s->text);
     ob_npu_bo_free(s->ws);
     for (int32_t i = 0; s->plane_bos && i < 2 * s->prog->n_caches; i++) ob_npu_bo_free(s->plane_bos[i]);
     for (int32_t i = 0; s->kept && i < s->prog->n_states; i++) ob_free(s->kept[i]);
     ob_free(s->on_array);
+    ob_free(s->mixed);
+    ob_free(s->host.ops);
     ob_free(s->table_off);
     ob_free(s->val_off);
     ob_free(s->vals);
@@ -227,10 +312,16 @@ void ob_npu_step_free(ob_npu_step *s)
     ob_free(s->views);
     ob_free(s->kept);
     ob_free(s->scratch);
+    ob_free(s->copy.ops);
+    ob_free(s->copy.vals);
+    ob_free(s->copy.weights);
+    ob_free(s->copy.caches);
+    ob_free(s->copy.states);
     ob_free(s);
 }
 
 ob_npu_step_stats ob_npu_step_stats_get(const ob_npu_step *s) { return s->stats; }
+const ob_program *ob_npu_step_program(const ob_npu_step *s) { return s->prog; }
 const float *ob_npu_step_val(const ob_npu_step *s, ob_val v) { return s->vals[v]; }
 
 void ob_npu_step_host_ops(const ob_npu_step *s, char *text, size_t cap)
@@ -240,7 +331,7 @@ void ob_npu_step_host_ops(const ob_npu_step *s, char *text, size_t cap)
     if (cap) text[0] = 0;
     for (int32_t i = 0; i < s->prog->n_ops; i++) {
         const ob_op_kind k = s->prog->ops[i].kind;
-        if (s->on_array[i] || seen[k]) continue;
+        if ((s->on_array[i] && !s->mixed[i]) || seen[k]) continue;
         seen[k] = true;
         if (n < cap) n += (size_t)snprintf(text + n, cap - n, "%s%s", n ? ", " : "", ob_op_name(k));
     }
@@ -281,7 +372,7 @@ static void move_states(ob_npu_step *s, const ob_step *st, bool back)
 
 static void host_op(ob_npu_step *s, const ob_step *st, int32_t i)
 {
-    const ob_ref_env e = {.prog = s->prog, .step = st, .vals = s->vals, .caches = s->views, .states = s->opt.states, .scratch = s->scratch};
+    const ob_ref_env e = {.prog = &s->host, .step = st, .vals = s->vals, .caches = s->views, .states = s->opt.states, .scratch = s->scratch};
     for (int phase = 0; phase < ob_ref_n_phases(s->prog->ops[i].kind); phase++) ob_ref_run(&e, i, phase, 0, ob_ref_n_items(&e, i));
 }
 
@@ -292,9 +383,12 @@ static ob_status run_ops(ob_npu_step *s, const ob_step *st, ob_err *err)
         int32_t end = i;
         for (; end < s->prog->n_ops && !s->on_array[end]; end++) host_op(s, st, end);
         if (end > i) ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
-        for (i = end; end < s->prog->n_ops && s->on_array[end]; end++) {}
+        bool mixed = false; /* what its chain leaves out is computed behind it */
+        for (i = end; end < s->prog->n_ops && s->on_array[end] && !mixed; end++) mixed = s->mixed[end];
         if (end > i) OB_TRY(ob_npu_step_chain(s, st, i, end, err));
         ob_npu_bo_invalidate(s->ws, 0, (size_t)s->values_end);
+        if (mixed) host_op(s, st, end - 1);
+        if (mixed) ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
         i = end;
     }
     return OB_OK;

@@ -15,6 +15,7 @@
 #ifndef OB_DEV_NPU_NPU_STEP_H
 #define OB_DEV_NPU_NPU_STEP_H
 
+#include "dev/npu/npu_kernel.h"
 #include "dev/npu/npu_mem.h"
 #include "ops/ops.h"
 
@@ -27,11 +28,14 @@ typedef struct ob_npu_tiles_at { const ob_npu_bo *bo; uint64_t off; } ob_npu_til
 
 typedef struct ob_npu_step_options {
     ob_npu_dev *dev;           /* borrowed */
-    const ob_program *prog;    /* planned; with its weights' data, borrowed */
-    /* The tiles of a LINEAR weight; false: there are none, its op stays on the host. */
-    bool (*find)(void *arg, const ob_weight *w, ob_npu_tiles_at *out);
+    ob_npu_kernel *kernel;     /* borrowed: of OB_NPU_DESIGN_STEP, on dev; steps of several programs may share it */
+    const ob_program *prog;    /* copied; its weights' data is borrowed */
+    /* The tiles of matrix `mat` of a LINEAR or EXPERTS weight, ready to be read; false: there are none, its op stays on the
+     * host. All matrices of a weight lie in one buffer. Asked for an expert whenever it was chosen. */
+    bool (*find)(void *arg, const ob_weight *w, int64_t mat, ob_npu_tiles_at *out);
     void *arg;
-    void *const *cache_k, *const *cache_v; /* [n_caches] host memory of whole planes, which the NPU is let into (pinned) */
+    void *const *cache_k, *const *cache_v; /* [n_caches] host memory of whole planes, which the NPU is let into (pinned);
+                                              this array and the next are borrowed, too */
     ob_type k_type, v_type;
     int32_t page_tok, n_pages, max_ctx;
     float *const *states;      /* [n_states] host memory, [n_slots][n_floats] each */
@@ -45,6 +49,7 @@ void ob_npu_step_free(ob_npu_step *s); /* NULL is fine */
 /* Runs a step of at most OB_NPU_STEP_ROWS tokens, to its end. After a failure caches may hold the step's rows, states are as
  * before: it may be run elsewhere from its beginning. Never tried twice here: commands add to what they find. */
 OB_MUST_CHECK ob_status ob_npu_step_run(ob_npu_step *s, const ob_step *step, ob_err *err);
+const ob_program *ob_npu_step_program(const ob_npu_step *s); /* its copy */
 /* Rows of a value after the last run, [rows][cols]; borrowed until the next. */
 const float *ob_npu_step_val(const ob_npu_step *s, ob_val v);
 

@@ -2,7 +2,6 @@
 #ifndef OB_DEV_NPU_NPU_STEP_INT_H
 #define OB_DEV_NPU_NPU_STEP_INT_H
 
-#include "dev/npu/npu_kernel.h"
 #include "dev/npu/npu_step.h"
 #include "ops/ref.h"
 
@@ -10,14 +9,15 @@ enum { STEP_MAX_CMDS = OB_NPU_CHAIN_MAX - 1 }; /* the queue adds its init */
 
 struct ob_npu_step {
     ob_npu_step_options opt;
-    const ob_program *prog;
-    ob_npu_kernel kernel;
+    ob_program copy;             /* with arrays of its own */
+    const ob_program *prog;      /* &copy */
     int32_t n_layers;
-    bool *on_array;              /* [n_ops] */
-    /* The workspace: values, gains and biases, tables of rope, a row in bf16, a row of products, a word. */
+    bool *on_array, *mixed;      /* [n_ops]; mixed: a LINEAR of whose matrices some have no tiles, which the host multiplies */
+    ob_program host;             /* the copy but for mixed ops, which have the host's matrices only */
+    /* The workspace: values, gains and biases, tables of rope, scratch. */
     ob_npu_bo *ws;
     uint64_t ws_bytes, values_end, *val_off /* [n_vals] */, *vec_off /* [n_weights], 0: none */, *table_off /* [n_ops] */;
-    uint64_t x_off, y_off, word_off;
+    uint64_t x_off, x2_off, h_off, y_off, y2_off, word_off; /* rows in bf16, a row of an expert, rows of products, a word */
     float **vals;                /* [n_vals] */
     ob_npu_bo *text;             /* of a chain */
     ob_npu_cmd cmds[STEP_MAX_CMDS];
@@ -31,6 +31,9 @@ struct ob_npu_step {
     float *scratch;              /* of ops on the host */
     ob_npu_step_stats stats;
 };
+
+/* Has matrix m of a LINEAR tiles? */
+bool ob_npu_step_has_tiles(const ob_npu_step *s, const ob_op *op, int32_t m);
 
 /* Ops [i0, i1), all of which run on the array, as one chain (or more where it would be too long), waited for. */
 OB_MUST_CHECK ob_status ob_npu_step_chain(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, ob_err *err);

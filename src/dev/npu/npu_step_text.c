@@ -28,7 +28,7 @@ static int64_t cols_of(const maker *m, ob_val v) { return m->s->prog->vals[v].co
 
 static void vec(maker *m, ob_npu_vec op, const uint32_t params[5], const ob_npu_span *in, int n_in, ob_npu_span out)
 {
-    ob_npu_text_step_vec(&m->t, &m->s->kernel.place, op, params, in, n_in, &out);
+    ob_npu_text_step_vec(&m->t, &m->s->opt.kernel->place, op, params, in, n_in, &out);
 }
 
 /* ---- ops -------------------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static ob_status product(maker *m, const ob_op *op, int32_t mat, int64_t row)
     const int32_t bias = op->w[4 + mat];
     const ob_val res = op->p.linear.n_mat == 1 ? op->in[1] : OB_NONE;
     const uint32_t params[5] = {bits(op->p.linear.scale), (bias != OB_NONE ? 1u : 0) | (res != OB_NONE ? 2u : 0)};
-    OB_TRY(ob_npu_text_step_gemv(&m->t, &s->kernel.place, ob_npu_q4_pad_k(w->ne[0]), ob_npu_pad_n(w->ne[1]), &x, &tiles, &y, m->err));
+    OB_TRY(ob_npu_text_step_gemv(&m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(w->ne[0]), ob_npu_pad_n(w->ne[1]), &x, &tiles, &y, m->err));
     for (int64_t c = 0; c < w->ne[1]; c += PIECE) {
         const int64_t n = OB_MIN(PIECE, w->ne[1] - c);
         ob_npu_span in[3] = {in_ws(s->y_off + 4ull * (uint64_t)c, n)};
@@ -92,7 +92,62 @@ static ob_status linear(maker *m, const ob_op *op, int64_t row)
     const int64_t k = cols_of(m, op->in[0]), k_pad = ob_npu_q4_pad_k(k);
     const ob_npu_span in = of_val(m, op->in[0], row, 0, k);
     vec(m, OB_VEC_BF16, (const uint32_t[5]){0}, &in, 1, in_ws(m->s->x_off, k_pad / 2));
-    for (int32_t i = 0; i < op->p.linear.n_mat; i++) OB_TRY(product(m, op, i, row));
+    for (int32_t i = 0; i < op->p.linear.n_mat; i++)
+        if (ob_npu_step_has_tiles(m->s, op, i)) OB_TRY(product(m, op, i, row));
+    return OB_OK;
+}
+
+/* y [ne[1]] = matrix `mat` of weight w * the row in bf16 at x. */
+static ob_status expert_matrix(maker *m, int32_t w, int64_t mat, uint64_t x, uint64_t y)
+{
+    const ob_npu_step *s = m->s;
+    const ob_weight *d = &s->prog->weights[w];
+    ob_npu_tiles_at first, at;
+    if (!s->opt.find(s->opt.arg, d, 0, &first) || !s->opt.find(s->opt.arg, d, mat, &at) || at.bo != first.bo)
+        return ob_err_set(m->err, OB_E_DEVICE, "%s: expert %lld is not there", d->name, (long long)mat);
+    const ob_npu_span xs = in_ws(x, 0), ys = in_ws(y, 0), ws = {.arg = (uint16_t)(1 + w), .off = at.off - first.off};
+    return ob_npu_text_step_gemv(&m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(d->ne[0]), ob_npu_pad_n(d->ne[1]), &xs, &ws, &ys, m->err);
+}
+
+/* One expert's row, into y. */
+static ob_status expert(maker *m, const ob_op *op, int64_t id)
+{
+    const ob_npu_step *s = m->s;
+    const int64_t ff = s->prog->weights[op->w[2]].ne[0];
+    const uint32_t params[5] = {(uint32_t)op->p.moe.act, bits(op->p.moe.clamp)};
+    OB_TRY(expert_matrix(m, op->w[0], id, s->x_off, s->y_off));
+    if (op->w[1] != OB_NONE) OB_TRY(expert_matrix(m, op->w[1], id, s->x_off, s->y2_off));
+    const ob_npu_span in[2] = {in_ws(s->y_off, ff), op->w[1] != OB_NONE ? in_ws(s->y2_off, ff) : in_ws(s->y_off + 4ull * (uint64_t)ff, ff)};
+    const ob_npu_span h = in_ws(s->h_off, ff);
+    vec(m, OB_VEC_GLU, params, in, 2, h);
+    vec(m, OB_VEC_BF16, (const uint32_t[5]){0}, &h, 1, in_ws(s->x2_off, ob_npu_q4_pad_k(ff) / 2));
+    return expert_matrix(m, op->w[2], id, s->x2_off, s->y_off);
+}
+
+/* The experts that the router chose, which the host has read, one after the other. */
+static ob_status experts(maker *m, const ob_op *op, int64_t row)
+{
+    const ob_npu_step *s = m->s;
+    const int32_t n_used = op->p.moe.n_used;
+    const int64_t cols = cols_of(m, op->out[0]), k = cols_of(m, op->in[0]);
+    const float *ids = s->vals[op->in[1]] + row * n_used, *weights = s->vals[op->in[2]] + row * n_used;
+    const ob_npu_span x = of_val(m, op->in[0], row, 0, k), out = of_val(m, op->out[0], row, 0, cols);
+    bool first = true;
+    vec(m, OB_VEC_BF16, (const uint32_t[5]){0}, &x, 1, in_ws(s->x_off, ob_npu_q4_pad_k(k) / 2));
+    for (int32_t j = 0; j < n_used; j++) {
+        const int64_t id = (int64_t)ids[j];
+        if (id >= s->prog->weights[op->w[0]].ne[2]) continue; /* "no expert" */
+        OB_TRY(expert(m, op, id));
+        const ob_npu_span y = in_ws(s->y_off, cols), res = op->in[3] != OB_NONE ? of_val(m, op->in[3], row, 0, cols) : (ob_npu_span){0};
+        const uint32_t params[5] = {bits(weights[j]), op->in[3] != OB_NONE ? 2u : 0};
+        if (first) vec(m, OB_VEC_SUM, params, (const ob_npu_span[2]){y, res}, op->in[3] != OB_NONE ? 2 : 1, out);
+        else vec(m, OB_VEC_ADD, params, (const ob_npu_span[2]){out, y}, 2, out);
+        first = false;
+    }
+    if (first) { /* none at all */
+        const ob_npu_span from = op->in[3] != OB_NONE ? of_val(m, op->in[3], row, 0, cols) : x;
+        vec(m, OB_VEC_SCALE, (const uint32_t[5]){bits(op->in[3] != OB_NONE ? 1 : 0)}, &from, 1, out);
+    }
     return OB_OK;
 }
 
@@ -178,6 +233,7 @@ static ob_status add_row(maker *m, const ob_op *op, int32_t index, int64_t row)
     case OB_OP_ROPE: rope(m, op, index, row); return OB_OK;
     case OB_OP_LINEAR: return linear(m, op, row);
     case OB_OP_GATE: gate(m, op, row); return OB_OK;
+    case OB_OP_MOE_GLU: return experts(m, op, row);
     case OB_OP_GLU: columns(m, op, OB_VEC_GLU, (const uint32_t[5]){(uint32_t)op->p.glu.act, bits(op->p.glu.clamp)}, row, row); return OB_OK;
     case OB_OP_ACT: columns(m, op, OB_VEC_ACT, (const uint32_t[5]){(uint32_t)op->p.act.act}, row, row); return OB_OK;
     case OB_OP_ADD: columns(m, op, OB_VEC_ADD, (const uint32_t[5]){bits(op->p.add.scale)}, row, row); return OB_OK;
@@ -223,7 +279,7 @@ static ob_status place(maker *m, size_t *used, int *n_cmds)
 static ob_status add_command(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, size_t *used, int *n_cmds, ob_err *err)
 {
     maker m = {.s = s, .st = st, .err = err};
-    ob_npu_text_step_begin(&m.t, &s->kernel.place);
+    ob_npu_text_step_begin(&m.t, &s->opt.kernel->place);
     ob_status r = OB_OK;
     for (int32_t i = i0; r == OB_OK && i < i1; i++) r = add_op(&m, i);
     if (r == OB_OK) r = ob_npu_txn_finish(&m.t, err);
@@ -245,9 +301,9 @@ ob_status ob_npu_step_chain(ob_npu_step *s, const ob_step *st, int32_t i0, int32
         OB_TRY(add_command(s, st, i, end, &used, &n, err));
     }
     for (int i = 0; i < n; i++) s->cmds[i].text = s->text;
-    if (ob_npu_queue_broken(s->kernel.queue)) OB_TRY(ob_npu_queue_reset(s->kernel.queue, err));
-    OB_TRY(ob_npu_queue_submit(s->kernel.queue, s->cmds, (size_t)n, &ticket, err));
+    if (ob_npu_queue_broken(s->opt.kernel->queue)) OB_TRY(ob_npu_queue_reset(s->opt.kernel->queue, err));
+    OB_TRY(ob_npu_queue_submit(s->opt.kernel->queue, s->cmds, (size_t)n, &ticket, err));
     s->stats.n_commands += n;
     s->stats.n_chains++;
-    return ob_npu_queue_wait(s->kernel.queue, ticket, err);
+    return ob_npu_queue_wait(s->opt.kernel->queue, ticket, err);
 }
