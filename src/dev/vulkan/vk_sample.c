@@ -48,7 +48,7 @@ static ob_status add_pass(ob_dev_plan *p, int32_t i, bool from_lists, bool to_li
     const ob_value *x = &p->prog.vals[op->in[0]];
     const parts t = parts_of(p, op);
     const vk_pipe *pipe;
-    OB_TRY(vk_kernel_get(p->dev, "top_k", 4, (uint32_t[]){TOP_WG, (uint32_t)op->p.top_k.k, from_lists, to_lists}, &pipe, err));
+    OB_TRY(vk_kernel_get(p->dev, "top_k", 2, (uint32_t[]){TOP_WG, (uint32_t)op->p.top_k.k}, &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
     if (!s) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a plan");
     s->push.a[1] = vk_value(p, op->in[0]);
@@ -65,6 +65,7 @@ static ob_status add_pass(ob_dev_plan *p, int32_t i, bool from_lists, bool to_li
     s->push.u[1] = (uint32_t)x->cols;
     s->push.u[2] = SEGMENT;
     s->push.u[3] = n_segments(&p->prog, op);
+    s->push.u[4] = from_lists ? 2 : to_lists ? 1 : 0;
     s->grid[0] = from_lists ? 1 : n_segments(&p->prog, op);
     s->grid[1] = (uint32_t)vk_max_rows(p, x->rows);
     return OB_OK;
