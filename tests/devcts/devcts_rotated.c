@@ -85,7 +85,7 @@ static void run_codes(bool exact, bool act4, int32_t most)
     linear(&w, x, OB_NONE, y, weight);
     w_output(&w, y);
     w_start(&w, d, most);
-    for (int n = 0; n < 6; n++) {
+    for (int n = 0; n < 60; n++) {
         int32_t rows;
         memset(w.past, 0, sizeof w.past);
         w_step(&w, (int32_t[W_MAX_SEQ]){most});

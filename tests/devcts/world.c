@@ -375,6 +375,9 @@ void w_compare(world *w, ob_val v, double rms_tol, double max_tol, const char *w
         }
     }
     const double rms = fmax(sqrt(want2 / (double)n), fmax(w->floor, 1e-30));
+    if (getenv("OB_CTS_VERBOSE"))
+        print_message("%s: value %d %s of %d rows: rms error %.4g of %.4g, worst %.4g of %.4g; begins with %a %a\n", what, v,
+                      w->vals[v].name, rows, sqrt(err2 / (double)n) / rms, rms_tol, worst / rms, max_tol, (double)got[0], (double)got[n / 2]);
     if (!(sqrt(err2 / (double)n) <= rms_tol * rms) || !(worst <= max_tol * rms))
         fail_msg("%s: value %s of %d rows: rms error %.3g (allowed %.3g), worst %.3g (allowed %.3g) at row %zu column "
                  "%zu: got %.8g, want %.8g",

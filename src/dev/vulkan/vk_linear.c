@@ -203,7 +203,9 @@ static ob_status add_form(ob_dev_plan *p, int32_t i, vk_form form, ob_err *err)
     if (form & VK_FORM_TURNED) {
         vk_dispatch *s;
         VkDeviceAddress from = vk_value(p, op->in[0]), unused;
-        const bool half = (form & VK_FORM_KIND) == VK_FORM_F16 && vk_find_form(p, op->in[0], VK_FORM_F16, &from, &unused);
+        /* f16 where its producer left nothing else: codes of 4 bits are of the values as they are, if these are there */
+        const bool half = (form & VK_FORM_KIND) == VK_FORM_F16 && i > 0 && p->prog.ops[i - 1].out[0] == op->in[0] &&
+                          vk_only_form(p, op->in[0], i - 1, form) && vk_find_form(p, op->in[0], VK_FORM_F16, &from, &unused);
         OB_TRY(vk_turn_add(p, i, &(vk_turn){.x = from, .rows = x->rows, .k = (uint32_t)x->cols, .half = half, .form = form}, &s, err));
         vk_reads(s, from, half ? vk_form_bytes(p, op->in[0], VK_FORM_F16) : vk_value_bytes(p, op->in[0]));
         vk_write_form(p, s, op->in[0], form, &s->push.a[2]);
