@@ -115,7 +115,13 @@ typedef struct fitted {
     uint32_t t, r, un, wg, nb;
 } fitted;
 
-static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, int32_t rows)
+/* What a thread takes of a row at a time (STEP in shaders/moe_dot.glsl): how many of these a row has. */
+static uint32_t row_steps(const ob_dev_weight *w, bool int8)
+{
+    return (uint32_t)w->nu / (int8 && family_of(w->type) == FAMILY_K4 ? 2 : 1);
+}
+
+static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, bool int8, int32_t rows)
 {
     const vk_dev *d = p->dev;
     const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0, blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
@@ -125,7 +131,7 @@ static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, int32_t
     uint16_t n_sub = ro == ROLE_PLAIN && w->nu >= LONG_UNITS ? OB_MAX(sh->s, 2) : sh->s;
     if (d->phys->soft) e = (spread){rows == 1 ? e.r : 1, 1, e.wg}; /* unrolled code takes a processor long to compile */
     shape_by_hand(ro, w->type, &n_sub, &e);
-    while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX((uint32_t)w->nu, sg))) n_sub /= 2;
+    while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX(row_steps(w, int8), sg))) n_sub /= 2;
     fitted f = {.t = n_sub * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
     if (!is_pow2(f.t)) f.t = sg;
     f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
@@ -176,7 +182,7 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_f
     const bool raw = in && in->raw;
     if (ro == ROLE_NORM && w->nu >= LONG_UNITS) ro = ROLE_LONG;
     const bool blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
-    const fitted f = fit(p, ro, w, vk_linear_rows(p, op));
+    const fitted f = fit(p, ro, w, int8, vk_linear_rows(p, op));
     char name[48];
     snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
              ro == ROLE_GLU ? "_glu" : n_class ? "_router" : "");

@@ -114,6 +114,12 @@ static bool uses_int8(const ob_dev_plan *p, const ob_dev_weight *w)
     return !is_float(w->type) && (p->fast & VK_FAST_INT8) && (p->dev->tested_experts[w->type] & VK_FAST_INT8);
 }
 
+/* Elements that a thread of moe_up and moe_down takes at a time (STEP in shaders/moe_dot.glsl). */
+static uint32_t step_of(const ob_dev_plan *p, const ob_dev_weight *w)
+{
+    return uses_int8(p, w) && (w->type == OB_Q4_K || w->type == OB_Q5_K) ? 64 : 32;
+}
+
 /* Rows that moe_up takes together: about as many as meet at an expert. */
 static uint32_t tile_rows(uint32_t pairs, uint32_t n_expert)
 {
@@ -453,7 +459,7 @@ static uint32_t fit_wg(const ob_dev_plan *p, uint32_t wg)
 /* Threads of a column of moe_down where a workgroup has blocks of 32 columns. */
 static uint32_t norm_threads(const ob_dev_plan *p, const moe *m)
 {
-    const uint32_t t = threads_of(m->n_used * m->ffp / 32, m->tune.norm_t);
+    const uint32_t t = threads_of(m->n_used * m->ffp / step_of(p, m->down), m->tune.norm_t);
     return OB_MIN(t, fit_wg(p, BLOCK / m->tune.norm_cols * t) / (BLOCK / m->tune.norm_cols));
 }
 
@@ -494,7 +500,7 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
     const bool q8 = uses_int8(p, w), choose = p->chosen_by == i;
     const uint32_t k = part == DOWN ? m->ffp : m->d, n = part == DOWN ? m->d : m->ff;
     /* Without subgroups every thread has sums in shared memory, of which there may be 16 KiB. */
-    const uint32_t wg = fit_wg(p, p->fast & VK_FAST_SUBGROUP ? m->tune.up_wg : PLAIN_WG), t = OB_MAX(threads_of(k / 32, m->tune.up_t), wg / BLOCK), pairs = m->rows * m->n_used;
+    const uint32_t wg = fit_wg(p, p->fast & VK_FAST_SUBGROUP ? m->tune.up_wg : PLAIN_WG), t = OB_MAX(threads_of(k / step_of(p, w), m->tune.up_t), wg / BLOCK), pairs = m->rows * m->n_used;
     const bool by_pair = pairs <= m->n_expert;
     const ob_op *route = choose ? m->op - 1 : NULL;
     const ob_route_params *r = choose ? &route->p.route : &(ob_route_params){.gating = 1, .n_used = 1, .n_group = 1, .n_group_used = 1};
@@ -512,7 +518,7 @@ static ob_status add_up(ob_dev_plan *p, int32_t i, const moe *m, uint32_t part, 
                                       columns_of(m, q8, wg, t), choose ? (uint32_t)p->prog.vals[route->in[0]].cols : 1, m->n_used,
                                       r->gating, (uint32_t)r->n_group, (uint32_t)r->n_group_used, choose ? route_flags(route) : 0,
                                       ob_f32_bits(r->scale), m->direct ? 1 : OB_MIN(pairs, (uint32_t)LIST_PAIRS),
-                                      q8 ? OB_MIN(m->tune.up_ahead, (uint32_t)ob_div_up(k / 32, t)) : 1, raw ? m->rows : 0,
+                                      q8 ? OB_MIN(m->tune.up_ahead, (uint32_t)ob_div_up(k / step_of(p, w), t)) : 1, raw ? m->rows : 0,
                                       raw ? ob_f32_bits(in->eps) : 0},
                          &pipe, err));
     vk_dispatch *s = vk_add(p, pipe, i);
@@ -548,7 +554,7 @@ static ob_status add_down(ob_dev_plan *p, int32_t i, const moe *m, int32_t norm,
 {
     const ob_val res = m->op->in[3];
     const tuning *u = &m->tune;
-    const uint32_t t = norm != OB_NONE ? norm_threads(p, m) : threads_of(m->n_used * m->ffp / 32, u->down_t);
+    const uint32_t t = norm != OB_NONE ? norm_threads(p, m) : threads_of(m->n_used * m->ffp / step_of(p, m->down), u->down_t);
     const uint32_t cols = norm != OB_NONE ? u->norm_cols : m->q8_hid ? u->down_cols : 1;
     const uint32_t wg = norm != OB_NONE ? BLOCK / cols * t : OB_MAX(fit_wg(p, u->down_wg), t);
     const vk_pipe *pipe;

@@ -63,40 +63,42 @@ shared uint s_order;
 
 const float NEVER = -3.0e38;
 
-float load_one(F1 c, uint type, uint row, uint dim, uint i)
+/* Element i of the row that begins at c. */
+float load_one(uvec2 c, uint type, uint i)
 {
-    if (type == T_F32) return c.v[row * dim + i];
-    if (type == T_F16) return unpackHalf2x16(uint(H1(c).v[row * dim + i])).x;
-    uint b = (row * (dim / 32u) + i / 32u) * 17u, two = uint(H1(c).v[b + 1u + (i % 32u) / 2u]);
+    if (type == T_F32) return F1(c).v[i];
+    if (type == T_F16) return unpackHalf2x16(uint(H1(c).v[i])).x;
+    uint b = i / 32u * 17u, two = uint(H1(c).v[b + 1u + (i % 32u) / 2u]);
     return float(int(two << ((i & 1u) != 0u ? 16u : 24u)) >> 24) * unpackHalf2x16(uint(H1(c).v[b])).x;
 }
 
 /* Elements 8 c8 .. of a key. */
-void load_k8(uint row, uint c8, out vec4 a, out vec4 b)
+void load_k8(uvec2 key, uint c8, out vec4 a, out vec4 b)
 {
     if (KD % 8 == 0 && K_TYPE == T_F32) {
-        a = F4(kc).v[row * KD4 + 2u * c8];
-        b = F4(kc).v[row * KD4 + 2u * c8 + 1u];
+        a = F4(key).v[2u * c8];
+        b = F4(key).v[2u * c8 + 1u];
         return;
     }
     if (KD % 8 == 0 && K_TYPE == T_F16) {
-        uvec4 p = U4(kc).v[row * (KD / 8u) + c8];
+        uvec4 p = U4(key).v[c8];
         a = vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
         b = vec4(unpackHalf2x16(p.z), unpackHalf2x16(p.w));
         return;
     }
     a = b = vec4(0.0);
     [[unroll]] for (uint i = 0; i < 4u; i++) {
-        if (c8 * 8u + i < KD) a[i] = load_one(kc, K_TYPE, row, KD, c8 * 8u + i);
-        if (c8 * 8u + 4u + i < KD) b[i] = load_one(kc, K_TYPE, row, KD, c8 * 8u + 4u + i);
+        if (c8 * 8u + i < KD) a[i] = load_one(key, K_TYPE, c8 * 8u + i);
+        if (c8 * 8u + 4u + i < KD) b[i] = load_one(key, K_TYPE, c8 * 8u + 4u + i);
     }
 }
 
 /* Elements 2 p and 2 p + 1 of a value. */
 vec2 load_v2(uint row, uint p)
 {
-    if ((V_ROW | VD) % 2 == 0 && V_TYPE == T_F16) return unpackHalf2x16(U1(vc).v[row * (V_ROW / 2u) + p]);
-    return vec2(load_one(vc, V_TYPE, row, V_ROW, 2u * p), 2u * p + 1u < VD ? load_one(vc, V_TYPE, row, V_ROW, 2u * p + 1u) : 0.0);
+    uvec2 value = cache_at(uvec2(vc), V_TYPE, V_ROW, row);
+    if ((V_ROW | VD) % 2 == 0 && V_TYPE == T_F16) return unpackHalf2x16(U1(value).v[p]);
+    return vec2(load_one(value, V_TYPE, 2u * p), 2u * p + 1u < VD ? load_one(value, V_TYPE, 2u * p + 1u) : 0.0);
 }
 
 /* Cached tokens [lo, hi) seen by token t of the step. */
@@ -139,10 +141,11 @@ void score_tile(uint tile, uvec2 range, uint t, uint seq, uint nq, uint kvh)
     [[unroll]] for (uint k = 0; k < NQS; k++) acc[k] = 0.0;
     if (inside) {
         uint row = cache_row(table, seq, at, max_pages, page_tok, n_head_kv, kvh);
+        uvec2 key = cache_at(uvec2(kc), K_TYPE, KD, row);
         if (tid < TILE) s_row[j] = row;
         for (uint c = 0; c < KD8; c++) {
             vec4 ka, kb;
-            load_k8(row, c, ka, kb);
+            load_k8(key, c, ka, kb);
             [[unroll]] for (uint k = 0; k < NQS; k++) {
                 uint at_q = min(tid / TILE + SG * k, QB - 1u) * KD4 + 2u * c;
                 acc[k] += dot(ka, sq[at_q]) + dot(kb, sq[at_q + 1u]);

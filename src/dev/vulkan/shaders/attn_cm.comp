@@ -17,7 +17,6 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_EXT_buffer_reference_uvec2 : require
 #pragma use_vulkan_memory_model
 
 layout(constant_id = 1) const uint KD = 128; /* multiples of 16 */
@@ -141,13 +140,15 @@ void attend(uint t, uint n, uint kvh, uint h0)
 #define LOAD(tile)                                                                                \
     {                                                                                             \
         uint base = cache_row(table, first.x, (tile), max_pages, page_tok, n_head_kv, kvh);       \
+        U4 keys = U4(cache_at(uvec2(kc), T_F16, KD, base));                                       \
+        U4 vals = U4(cache_at(uvec2(vc), T_F16, VD, base));                                       \
         [[unroll]] for (uint i = 0; i < NK; i++) {                                                \
             uint e = i * WG + tid, r = e / (KD / 8u);                                             \
-            rk[i] = r < BC && (tile) + r < far.y ? kc.v[base * (KD / 8u) + e] : uvec4(0u);        \
+            rk[i] = r < BC && (tile) + r < far.y ? keys.v[e] : uvec4(0u);                         \
         }                                                                                         \
         [[unroll]] for (uint i = 0; i < NV; i++) {                                                \
             uint e = i * WG + tid, r = e / (VD / 8u);                                             \
-            rv[i] = r < BC && (tile) + r < far.y ? vc.v[base * (VD / 8u) + e] : uvec4(0u);        \
+            rv[i] = r < BC && (tile) + r < far.y ? vals.v[e] : uvec4(0u);                         \
         }                                                                                         \
     }
     LOAD(start)

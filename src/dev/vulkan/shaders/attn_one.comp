@@ -91,16 +91,17 @@ KV load8(bool on, F1 c, uint type, uint row, uint dim, uint c8)
     KV r;
     r.p = r.q = uvec4(0u);
     if (!on) return r;
+    uvec2 at = cache_at(uvec2(c), type, dim, row);
     if (type == T_F16) {
-        r.p = U4(c).v[row * (dim / 8u) + c8];
+        r.p = U4(at).v[c8];
     } else if (type == T_F32) {
-        r.p = U4(c).v[row * (dim / 4u) + 2u * c8];
-        r.q = U4(c).v[row * (dim / 4u) + 2u * c8 + 1u];
+        r.p = U4(at).v[2u * c8];
+        r.q = U4(at).v[2u * c8 + 1u];
     } else {
-        uint b = (row * (dim / 32u) + c8 / 4u) * 17u, e = b + 1u + c8 % 4u * 4u;
-        r.p.x = uint(H1(c).v[e]) | uint(H1(c).v[e + 1u]) << 16;
-        r.p.y = uint(H1(c).v[e + 2u]) | uint(H1(c).v[e + 3u]) << 16;
-        r.p.z = uint(H1(c).v[b]);
+        uint b = c8 / 4u * 17u, e = b + 1u + c8 % 4u * 4u;
+        r.p.x = uint(H1(at).v[e]) | uint(H1(at).v[e + 1u]) << 16;
+        r.p.y = uint(H1(at).v[e + 2u]) | uint(H1(at).v[e + 3u]) << 16;
+        r.p.z = uint(H1(at).v[b]);
     }
     return r;
 }
@@ -188,26 +189,27 @@ void stage(uint which, F1 x, uint from, uint dim, bool norm, F1 w, uint pos)
 void to_cache(uint which, F1 c, uint type, uint dim, uint row, bool write)
 {
     uint lane = gl_SubgroupInvocationID;
+    uvec2 at = cache_at(uvec2(c), type, dim, row);
     subgroup_sync();
     if (type == T_F32) {
         if (write)
-            for (uint i = lane; i < dim; i += SG) c.v[row * dim + i] = get(which, i);
+            for (uint i = lane; i < dim; i += SG) F1(at).v[i] = get(which, i);
     } else if (type == T_F16) {
         for (uint i = lane; i < dim; i += SG) {
             uint h = f16_bits(get(which, i));
-            if (write) H1(c).v[row * dim + i] = uint16_t(h);
+            if (write) H1(at).v[i] = uint16_t(h);
             set(which, i, unpackHalf2x16(h).x);
         }
     } else {
         for (uint b = lane; b < dim / 32u; b += SG) {
             float top = 0.0, id;
             for (uint i = 0; i < 32u; i++) top = max(top, abs(get(which, b * 32u + i)));
-            uint to = (row * (dim / 32u) + b) * 17u, d = q8_0_scale(top, id);
-            if (write) H1(c).v[to] = uint16_t(d);
+            uint to = b * 17u, d = q8_0_scale(top, id);
+            if (write) H1(at).v[to] = uint16_t(d);
             float back = unpackHalf2x16(d).x;
             for (uint i = 0; i < 16u; i++) {
                 uint two = q8_0_pair(vec2(get(which, b * 32u + 2u * i), get(which, b * 32u + 2u * i + 1u)), id);
-                if (write) H1(c).v[to + 1u + i] = uint16_t(two);
+                if (write) H1(at).v[to + 1u + i] = uint16_t(two);
                 set(which, b * 32u + 2u * i, float(int(two << 24) >> 24) * back);
                 set(which, b * 32u + 2u * i + 1u, float(int(two << 16) >> 24) * back);
             }

@@ -9,6 +9,12 @@ uint cache_row(I1 table, uint seq, uint at, uint max_pages, uint page_tok, uint 
     return (page * n_head + head) * page_tok + at % page_tok;
 }
 
+/* Where a row begins; its elements are indexed from there, because a cache may be larger than 4 GiB (row_at). */
+uvec2 cache_at(uvec2 c, uint type, uint dim, uint row)
+{
+    return row_at(c, row, type == T_F32 ? dim * 4u : type == T_F16 ? dim * 2u : dim / 32u * 34u);
+}
+
 /* Block of Q8_0: f16 scale, then 32 int8. The scale of a block whose largest value is `top`, and what its
  * values are multiplied by. */
 uint q8_0_scale(float top, out float id)

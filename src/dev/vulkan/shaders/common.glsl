@@ -7,6 +7,7 @@
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference_uvec2 : require
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer F1 { float v[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer F2 { vec2 v[]; };
@@ -29,6 +30,16 @@ layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer To
 
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 layout(constant_id = 0) const uint WG = 128;
+
+/* The address n * size bytes behind `base`. An index into an array is multiplied by its elements' size in 32 bits by some
+ * drivers, so what lies in a buffer that may be larger than 4 GiB is indexed from the beginning of its own row. */
+uvec2 row_at(uvec2 base, uint n, uint size)
+{
+    uint high, low, carry;
+    umulExtended(n, size, high, low);
+    low = uaddCarry(low, base.x, carry);
+    return uvec2(low, base.y + high + carry);
+}
 
 /* Round to nearest even whatever the device's own conversion does; NaN stays NaN. */
 uint f16_bits(float f)

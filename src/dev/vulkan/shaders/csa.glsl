@@ -7,25 +7,26 @@
  *   csa_pick      the best entries of a token, in order
  *   csa_attn      attention over the window's keys and the entries */
 
-float load_one(F1 c, uint type, uint row, uint dim, uint i)
+float load_one(uvec2 at, uint type, uint i)
 {
-    if (type == T_F32) return c.v[row * dim + i];
-    if (type == T_F16) return unpackHalf2x16(uint(H1(c).v[row * dim + i])).x;
-    uint b = (row * (dim / 32u) + i / 32u) * 17u, two = uint(H1(c).v[b + 1u + (i % 32u) / 2u]);
-    return float(int(two << ((i & 1u) != 0u ? 16u : 24u)) >> 24) * unpackHalf2x16(uint(H1(c).v[b])).x;
+    if (type == T_F32) return F1(at).v[i];
+    if (type == T_F16) return unpackHalf2x16(uint(H1(at).v[i])).x;
+    uint b = i / 32u * 17u, two = uint(H1(at).v[b + 1u + (i % 32u) / 2u]);
+    return float(int(two << ((i & 1u) != 0u ? 16u : 24u)) >> 24) * unpackHalf2x16(uint(H1(at).v[b])).x;
 }
 
 /* Elements 4 c4 .. of a row; past its end 0. */
 vec4 load_four(F1 c, uint type, uint row, uint dim, uint c4)
 {
-    if (dim % 4u == 0u && type == T_F32) return F4(c).v[row * (dim / 4u) + c4];
+    uvec2 at = cache_at(uvec2(c), type, dim, row);
+    if (dim % 4u == 0u && type == T_F32) return F4(at).v[c4];
     if (dim % 4u == 0u && type == T_F16) {
-        uvec2 p = U2(c).v[row * (dim / 4u) + c4];
+        uvec2 p = U2(at).v[c4];
         return vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
     }
     vec4 r = vec4(0.0);
     [[unroll]] for (uint i = 0; i < 4u; i++)
-        if (4u * c4 + i < dim) r[i] = load_one(c, type, row, dim, 4u * c4 + i);
+        if (4u * c4 + i < dim) r[i] = load_one(at, type, 4u * c4 + i);
     return r;
 }
 

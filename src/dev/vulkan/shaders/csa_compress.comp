@@ -86,18 +86,19 @@ void compress(uvec4 seq, uint at)
 void store(uint row)
 {
     uint tid = gl_LocalInvocationID.x;
+    uvec2 at = cache_at(uvec2(cache), TYPE, W, row);
     if (TYPE == T_F32) {
-        for (uint i = tid; i < W; i += WG) cache.v[row * W + i] = y[i];
+        for (uint i = tid; i < W; i += WG) F1(at).v[i] = y[i];
     } else if (TYPE == T_F16) {
-        for (uint i = tid; i < W; i += WG) H1(cache).v[row * W + i] = uint16_t(f16_bits(y[i]));
+        for (uint i = tid; i < W; i += WG) H1(at).v[i] = uint16_t(f16_bits(y[i]));
     } else {
         for (uint b = tid; b < W / 32u; b += WG) {
             float top = 0.0, id;
             for (uint i = 0; i < 32u; i++) top = max(top, abs(y[b * 32u + i]));
-            uint to = (row * (W / 32u) + b) * 17u;
-            H1(cache).v[to] = uint16_t(q8_0_scale(top, id));
+            uint to = b * 17u;
+            H1(at).v[to] = uint16_t(q8_0_scale(top, id));
             for (uint i = 0; i < 16u; i++)
-                H1(cache).v[to + 1u + i] = uint16_t(q8_0_pair(vec2(y[b * 32u + 2u * i], y[b * 32u + 2u * i + 1u]), id));
+                H1(at).v[to + 1u + i] = uint16_t(q8_0_pair(vec2(y[b * 32u + 2u * i], y[b * 32u + 2u * i + 1u]), id));
         }
     }
 }

@@ -6,7 +6,6 @@
  * of angles. */
 #include "common.glsl"
 #include "cache.glsl"
-#extension GL_EXT_buffer_reference_uvec2 : require
 #if SUBGROUP
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -82,26 +81,25 @@ void rotate_head(uint p)
     meet();
 }
 
-void store_head(F1 c, uint type, uint dim, uint at)
+void store_head(F1 c, uint type, uint dim, uint row)
 {
+    uvec2 at = cache_at(uvec2(c), type, dim, row);
     if (type == T_F32) {
-        for (uint i = TID; i < dim; i += NT) c.v[at * dim + i] = head[FIRST + i];
+        for (uint i = TID; i < dim; i += NT) F1(at).v[i] = head[FIRST + i];
     } else if (type == T_F16 && dim % 2u == 0u) {
         for (uint i = TID; i < dim / 2u; i += NT)
-            U1(uvec2(c)).v[at * (dim / 2u) + i] =
-                f16_bits(head[FIRST + 2u * i]) | f16_bits(head[FIRST + 2u * i + 1u]) << 16;
+            U1(at).v[i] = f16_bits(head[FIRST + 2u * i]) | f16_bits(head[FIRST + 2u * i + 1u]) << 16;
     } else if (type == T_F16) {
-        for (uint i = TID; i < dim; i += NT) H1(c).v[at * dim + i] = uint16_t(f16_bits(head[FIRST + i]));
+        for (uint i = TID; i < dim; i += NT) H1(at).v[i] = uint16_t(f16_bits(head[FIRST + i]));
     } else {
         for (uint b = TID; b < dim / 32u; b += NT) {
             uint from = FIRST + b * 32u;
             float top = 0.0;
             for (uint i = 0; i < 32u; i++) top = max(top, abs(head[from + i]));
             float id;
-            uint to = (at * (dim / 32u) + b) * 17u;
-            H1(c).v[to] = uint16_t(q8_0_scale(top, id));
+            H1(at).v[b * 17u] = uint16_t(q8_0_scale(top, id));
             for (uint i = 0; i < 16u; i++)
-                H1(c).v[to + 1u + i] = uint16_t(q8_0_pair(vec2(head[from + 2u * i], head[from + 2u * i + 1u]), id));
+                H1(at).v[b * 17u + 1u + i] = uint16_t(q8_0_pair(vec2(head[from + 2u * i], head[from + 2u * i + 1u]), id));
         }
     }
 }

@@ -35,15 +35,13 @@ void main()
     uvec4 t = info.v[row];
     uint at = cache_row(table, t.x, t.y, max_pages, page_tok, n_head, head);
     F1 x = is_v ? v : k, c = is_v ? vc : kc;
-    uint from = (row * n_head + head) * dim + e0;
+    uint from = (row * n_head + head) * dim + e0, n = min(32u, dim - e0);
+    uvec2 to = cache_at(uvec2(c), type, dim, at);
     if (type == T_Q8_0) {
-        write_q8_0(x, from, H1(c), (at * (dim / 32u) + e0 / 32u) * 17u);
-        return;
-    }
-    uint n = min(32u, dim - e0), to = at * dim + e0;
-    if (type == T_F16) {
-        for (uint j = 0; j < n; j++) H1(c).v[to + j] = uint16_t(f16_bits(x.v[from + j]));
+        write_q8_0(x, from, H1(to), e0 / 32u * 17u);
+    } else if (type == T_F16) {
+        for (uint j = 0; j < n; j++) H1(to).v[e0 + j] = uint16_t(f16_bits(x.v[from + j]));
     } else {
-        for (uint j = 0; j < n; j++) c.v[to + j] = x.v[from + j];
+        for (uint j = 0; j < n; j++) F1(to).v[e0 + j] = x.v[from + j];
     }
 }

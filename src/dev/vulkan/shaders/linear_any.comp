@@ -20,7 +20,8 @@ void main()
     uint col = gl_WorkGroupID.x * WG + gl_LocalInvocationID.x, row = gl_WorkGroupID.y;
     if (row >= pr.n_rows[rows] || col >= n) return;
     float sum = 0.0;
-    for (uint i = 0; i < k; i++) sum += x.v[row * k + i] * w.v[col * nu * 32u + i];
+    F1 weights = F1(row_at(uvec2(w), col, nu * 128u));
+    for (uint i = 0; i < k; i++) sum += x.v[row * k + i] * weights.v[i];
     if (HAS_BIAS) sum += bias.v[col];
     sum *= scale;
     if (HAS_RES) sum += res.v[row * n + col];

@@ -67,8 +67,7 @@ void main()
     [[unroll]] for (uint c = 0; c < NC; c++) acc[c] = 0.0;
     if (on)
         for (uint u = lane; u < NU; u += T) {
-            Part p;
-            LOAD_PART(p, w, s, h, z, row, u, NU);
+            Part p = load_part(w, s, h, z, row, u, NU);
             [[unroll]] for (uint c = 0; c < NC; c++) {
                 uint at = (r0 + c) * LDX + head * (K + TAIL);
                 if (c < n) acc[c] += ALIGNED ? unit_dot(p, load_some(F4(x), U2(x), at, u)) : any_dot(p, at, u);

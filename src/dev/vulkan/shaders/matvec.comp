@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-/* y = W x for few rows of x (NC at most): T threads take R rows of W at a time, NB times, each thread a unit of
- * 32 weights at a time, read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
+/* y = W x for few rows of x (NC at most): T threads take R rows of W at a time, NB times, each thread a step of
+ * weights (moe_dot.glsl) at a time, read once for all columns. -DACT: 0 f32 activations, 1 int8 (quantise.comp). The order of a column's
  * sum depends on T alone.
  *
  * With int8 activations a product does what stands around it in a layer (vk_fuse.c):
@@ -17,9 +17,6 @@
 #if SUBGROUP
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#endif
-#if ACT == 1
-#extension GL_EXT_integer_dot_product : require
 #endif
 #if GLU
 #include "act.glsl"
@@ -40,13 +37,11 @@ layout(constant_id = 12) const uint NB = 1; /* times R rows, one after the other
 layout(constant_id = 13) const bool TURNED = false; /* what goes out as int8 goes through the transform of quant/hadamard.h first */
 layout(constant_id = 14) const uint N_CLASS = 1;
 
+#include "moe_dot.glsl"
+
 layout(push_constant, scalar) uniform Push {
     Params pr;
-#if ACT == 1
-    U4 x; /* [NC][k] int8, then at xd [NC][nu] (f32 scale, sums of both runs as int16) */
-#else
-    F4 x;
-#endif
+    Acts x; /* int8: [NC][k], then at xd [NC][nu] (f32 scale, sums of both halves as int16) */
     F1 y;
     U4 w;
     U1 s, h;
@@ -93,63 +88,8 @@ shared float part[WG * NA];
 shared float factor[NC];
 #endif
 
-#if ACT == 1
-int dot16(uvec4 a, uvec4 b)
-{
-    return dotPacked4x8EXT(int(a.x), int(b.x)) + dotPacked4x8EXT(int(a.y), int(b.y)) +
-           dotPacked4x8EXT(int(a.z), int(b.z)) + dotPacked4x8EXT(int(a.w), int(b.w));
-}
-
-/* 32 activations that meet a unit of weights. */
-struct X {
-    uvec4 a, b;
-    uvec2 da, db;
-};
-
-X load_x(uint c, uint u)
-{
-    X r;
-    uint ea = unit_a(u), eb = unit_b(u);
-    r.a = x.v[(c * NU * 32u + ea) >> 4];
-    r.b = x.v[(c * NU * 32u + eb) >> 4];
-    r.da = xd.v[c * NU + (ea >> 5)];
-#if TYPE == T_Q4_K || TYPE == T_Q5_K
-    r.db = xd.v[c * NU + (eb >> 5)];
-#else
-    r.db = r.da;
-#endif
-    return r;
-}
-
-int sum_lo(uint y) { return int(y << 16) >> 16; }
-int sum_hi(uint y) { return int(y) >> 16; }
-
-float unit_dot(Unit q, X v, uint u)
-{
-    int ia = dot16(q.qa, v.a), ib = dot16(q.qb, v.b);
-#if TYPE == T_Q4_K || TYPE == T_Q5_K
-    bool odd = (u & 1u) != 0u;
-    int sa = odd ? sum_hi(v.da.y) : sum_lo(v.da.y), sb = odd ? sum_hi(v.db.y) : sum_lo(v.db.y);
-    return uintBitsToFloat(v.da.x) * (q.sa * float(ia) - q.ma * float(sa)) +
-           uintBitsToFloat(v.db.x) * (q.sb * float(ib) - q.mb * float(sb));
-#elif TYPE == T_Q6_K
-    const int zero = int(ZERO);
-    return uintBitsToFloat(v.da.x) *
-           (q.sa * float(ia - zero * sum_lo(v.da.y)) + q.sb * float(ib - zero * sum_hi(v.da.y)));
-#elif TYPE == T_Q8_0
-    return uintBitsToFloat(v.da.x) * (q.sa * float(ia + ib));
-#else
-    int sum = sum_lo(v.da.y) + sum_hi(v.da.y);
-    float f = q.sa * float(ia + ib - int(ZERO) * sum);
-#if HAS_MIN
-    f -= q.ma * float(sum);
-#endif
-    return uintBitsToFloat(v.da.x) * f;
-#endif
-}
-#endif
-
-bool whole(uint u) { return NU % (UN * T) == 0u || u < NU; }
+const uint NS = NU / STEP; /* steps of a row */
+bool whole(uint u) { return NS % (UN * T) == 0u || u < NS; }
 
 float acc[NA];
 
@@ -157,24 +97,24 @@ void sum_rows(uint row0, uint lane)
 {
     [[unroll]] for (uint i = 0; i < NA; i++) acc[i] = 0.0;
 #if ACT == 1
-    for (uint u0 = lane; u0 < NU; u0 += UN * T) {
-        Raw raw[UN * R * M];
+    for (uint u0 = lane; u0 < NS; u0 += UN * T) {
+        Part raw[UN * R * M];
         [[unroll]] for (uint j = 0; j < UN; j++)
             [[unroll]] for (uint r = 0; r < R; r++) {
-                uint u = min(u0 + j * T, NU - 1u), row = min(row0 + r, n - 1u);
-                raw[(j * R + r) * M] = load_raw(w, s, h, z, row, u, NU);
+                uint u = min(u0 + j * T, NS - 1u), row = min(row0 + r, n - 1u);
+                raw[(j * R + r) * M] = load_part(w, s, h, z, row, u, NU);
 #if GLU
-                raw[(j * R + r) * M + 1u] = load_raw(w2, s2, h2, z2, row, u, NU);
+                raw[(j * R + r) * M + 1u] = load_part(w2, s2, h2, z2, row, u, NU);
 #endif
             }
         [[unroll]] for (uint j = 0; j < UN; j++) {
             uint u = u0 + j * T;
             if (!whole(u)) break;
-            Unit q[R * M];
-            [[unroll]] for (uint r = 0; r < R * M; r++) q[r] = decode(raw[j * R * M + r], u);
+            Whole q[R * M];
+            [[unroll]] for (uint r = 0; r < R * M; r++) q[r] = whole_of(raw[j * R * M + r], u);
             [[unroll]] for (uint c = 0; c < NC; c++) {
-                X v = load_x(c, u);
-                [[unroll]] for (uint r = 0; r < R * M; r++) acc[c * R * M + r] += unit_dot(q[r], v, u);
+                Some v = load_some(x, xd, c * NU * 32u, u);
+                [[unroll]] for (uint r = 0; r < R * M; r++) acc[c * R * M + r] += unit_dot(q[r], v);
             }
         }
     }

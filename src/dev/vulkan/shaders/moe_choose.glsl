@@ -96,6 +96,7 @@ void choose(F1 bias, I1 table, int token, bool weights)
         route_id[j] = known ? uint(id) : N_CLASS; /* logits that are no numbers choose the expert that is none */
         route_w[j] = known ? route_p[id] : 0.0;
     }
+    const uint QUADS = (N_CLASS + 3u) / 4u, AT_ONCE = 8u; /* loaded before they are compared */
     if (!HAS_TABLE) {
         for (uint i = tid; i < (N_CLASS + 3u) / 4u * 4u; i += WG) {
             float c = i < N_CLASS ? route_p[i] + (HAS_BIAS ? bias.v[i] : 0.0) : NEVER_CHOSEN;
@@ -106,9 +107,12 @@ void choose(F1 bias, I1 table, int token, bool weights)
         for (uint i = tid; i < N_CLASS; i += WG) {
             float c = route_c[i / 4u][i % 4u];
             uint rank = 0u;
-            [[dont_unroll]] for (uint q = 0u; q < (N_CLASS + 3u) / 4u; q++) {
-                vec4 d = route_c[q];
-                [[unroll]] for (uint k = 0u; k < 4u; k++) rank += d[k] > c || (d[k] == c && q * 4u + k < i) ? 1u : 0u;
+            [[dont_unroll]] for (uint q0 = 0u; q0 < QUADS; q0 += AT_ONCE) {
+                vec4 d[AT_ONCE];
+                [[unroll]] for (uint j = 0u; j < AT_ONCE; j++) d[j] = route_c[min(q0 + j, QUADS - 1u)];
+                [[unroll]] for (uint j = 0u; j < AT_ONCE; j++)
+                    [[unroll]] for (uint k = 0u; k < 4u; k++)
+                        rank += uint(q0 + j < QUADS) & (uint(d[j][k] > c) | (uint(d[j][k] == c) & uint((q0 + j) * 4u + k < i)));
             }
             if (rank >= N_USED || !(c > NEVER_CHOSEN)) continue;
             route_id[rank] = i;

@@ -39,7 +39,7 @@ layout(push_constant, scalar) uniform Push {
     U2 yd;
 };
 
-const uint NU = K / 32, UNITS = N_USED * NU;
+const uint NU = K / 32, NS = NU / STEP, STEPS = N_USED * NS;
 
 shared uint s_expert[N_USED];
 shared float s_weight[N_USED];
@@ -107,17 +107,17 @@ void main()
     uint slot = tid / T, lane = tid % T, first = gl_WorkGroupID.y * (WG / T * COLS), col = first + slot * COLS;
     float acc[COLS];
     [[unroll]] for (uint k = 0; k < COLS; k++) acc[k] = 0.0;
-    [[dont_unroll]] for (uint i0 = lane; i0 < UNITS; i0 += T * AHEAD) {
+    [[dont_unroll]] for (uint i0 = lane; i0 < STEPS; i0 += T * AHEAD) {
         Part p[AHEAD * COLS];
         [[unroll]] for (uint a = 0; a < AHEAD; a++) {
-            uint i = min(i0 + a * T, UNITS - 1u), e = min(s_expert[i / NU], N_EXPERT - 1u) * N;
+            uint i = min(i0 + a * T, STEPS - 1u), e = min(s_expert[i / NS], N_EXPERT - 1u) * N;
             [[unroll]] for (uint k = 0; k < COLS; k++)
-                LOAD_PART(p[a * COLS + k], w, s, h, z, e + min(col + k, N - 1u), i % NU, NU);
+                p[a * COLS + k] = load_part(w, s, h, z, e + min(col + k, N - 1u), i % NS, NU);
         }
         [[unroll]] for (uint a = 0; a < AHEAD; a++) {
-            uint i = i0 + a * T, j = min(i, UNITS - 1u) / NU, u = min(i, UNITS - 1u) % NU;
+            uint i = i0 + a * T, j = min(i, STEPS - 1u) / NS, u = min(i, STEPS - 1u) % NS;
             Some v = load_some(hid, hd, (row * N_USED + j) * K, u);
-            bool on = i < UNITS && s_expert[j] < N_EXPERT;
+            bool on = i < STEPS && s_expert[j] < N_EXPERT;
             [[unroll]] for (uint k = 0; k < COLS; k++) {
                 float d = s_weight[j] * unit_dot(whole_of(p[a * COLS + k], u), v);
                 if (on) acc[k] += d;

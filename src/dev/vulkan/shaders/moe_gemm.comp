@@ -17,7 +17,6 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_EXT_buffer_reference_uvec2 : require
 #pragma use_vulkan_memory_model
 
 layout(constant_id = 1) const uint BM = 32;

@@ -10,12 +10,19 @@ shared float route_sum[X_ROWS > 0u ? GROUPS * N_CLASS : 1];
 /* Then add_parts, after a barrier. */
 void sum_parts(U2 xd, uint row)
 {
-    const uint EACH = (NU + GROUPS - 1u) / GROUPS;
+    const uint EACH = (NU + GROUPS - 1u) / GROUPS, AT_ONCE = 16u;
     for (uint i = gl_LocalInvocationID.x; i < GROUPS * N_CLASS; i += WG) {
         uint c = i % N_CLASS, b0 = i / N_CLASS * EACH;
         float sum = 0.0;
-        for (uint b = b0; b < min(b0 + EACH, NU); b++)
-            sum += uintBitsToFloat(U1(uvec2(xd)).v[3u * X_ROWS * NU + (b * X_ROWS + row) * N_CLASS + c]);
+        [[dont_unroll]] for (uint j0 = 0; j0 < EACH; j0 += AT_ONCE) {
+            float v[AT_ONCE];
+            [[unroll]] for (uint j = 0; j < AT_ONCE; j++) {
+                uint b = min(b0 + j0 + j, NU - 1u);
+                v[j] = uintBitsToFloat(U1(uvec2(xd)).v[3u * X_ROWS * NU + (b * X_ROWS + row) * N_CLASS + c]);
+            }
+            [[unroll]] for (uint j = 0; j < AT_ONCE; j++)
+                if (j0 + j < EACH && b0 + j0 + j < NU) sum += v[j];
+        }
         route_sum[i] = sum;
     }
 }

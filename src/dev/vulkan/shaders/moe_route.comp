@@ -3,7 +3,6 @@
 /* Which experts a row takes and with which weights (ob_route_params in ops.h): a workgroup a row. With TILE
  * the last one to finish sorts the pairs of all rows. X_ROWS not 0: the logits come in parts (moe_parts.glsl). */
 #include "common.glsl"
-#extension GL_EXT_buffer_reference_uvec2 : require
 
 layout(constant_id = 1) const uint N_CLASS = 8;
 layout(constant_id = 2) const uint N_USED = 1;

@@ -21,7 +21,6 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif
-#extension GL_EXT_buffer_reference_uvec2 : require
 
 layout(constant_id = 1) const uint T = 32;
 layout(constant_id = 2) const uint NC = 1;
@@ -69,7 +68,7 @@ layout(push_constant, scalar) uniform Push {
 };
 
 const bool MERGED = (GLU_ACT & 16u) != 0u;
-const uint NU = K / 32, FFP = (FF + 31) / 32 * 32, ROWS = MERGED ? 2 * FF : FF, UP0 = MERGED ? FF : 0;
+const uint NU = K / 32, NS = NU / STEP, FFP = (FF + 31) / 32 * 32, ROWS = MERGED ? 2 * FF : FF, UP0 = MERGED ? FF : 0;
 const bool GATE = PART != 2u, UP = PART == 0u || PART == 2u;
 const uint NA = NC * COLS; /* sums of a matrix */
 #if SUBGROUP
@@ -185,29 +184,38 @@ void load_next(uint row, uint i0)
 {
     [[unroll]] for (uint a = 0; a < AHEAD; a++)
         [[unroll]] for (uint k = 0; k < COLS; k++) {
-            uint r = row + min(k, FF - 1u), i = min(i0 + a * T, NU - 1u);
-            if (GATE) LOAD_PART(next_gate[a * COLS + k], w, s, h, z, r, i, NU);
-            if (UP) LOAD_PART(next_up[a * COLS + k], w2, s2, h2, z2, r + UP0, i, NU);
+            uint r = row + min(k, FF - 1u), i = min(i0 + a * T, NS - 1u);
+            if (GATE) next_gate[a * COLS + k] = load_part(w, s, h, z, r, i, NU);
+            if (UP) next_up[a * COLS + k] = load_part(w2, s2, h2, z2, r + UP0, i, NU);
         }
 }
 
-bool whole(uint u) { return NU % (AHEAD * T) == 0u || u < NU; }
+bool loaded = false; /* the first units are on their way already */
+
+/* The row of the thread's first columns, from number `first` of the workgroup's on. */
+uint row_of(uint expert, uint first)
+{
+    uint f = gl_WorkGroupID.x * 32u + first;
+    return expert * ROWS + (FF % 32u != 0u ? min(f, FF - 1u) : f);
+}
+
+bool whole(uint u) { return NS % (AHEAD * T) == 0u || u < NS; }
 
 /* COLS columns of n rows, from f0 + first on, to value[]. Units are on their way while those before are multiplied. */
-void columns(uint f0, uint first, uint lane, uint expert, uint n, uint at[NC])
+void columns(uint first, uint lane, uint expert, uint n, uint at[NC])
 {
     float g[NA], u[NA];
-    uint row = expert * ROWS + f0 + first;
-    if (FF % 32u != 0u) row = expert * ROWS + min(f0 + first, FF - 1u);
+    uint row = row_of(expert, first);
     [[unroll]] for (uint c = 0; c < NA; c++) g[c] = u[c] = 0.0;
-    load_next(row, lane);
-    [[dont_unroll]] for (uint i0 = lane; i0 < NU; i0 += T * AHEAD) {
+    if (!loaded) load_next(row, lane);
+    loaded = false;
+    [[dont_unroll]] for (uint i0 = lane; i0 < NS; i0 += T * AHEAD) {
         Part gate[AHEAD * COLS], up[AHEAD * COLS];
         [[unroll]] for (uint j = 0; j < AHEAD * COLS; j++) {
             if (GATE) gate[j] = next_gate[j];
             if (UP) up[j] = next_up[j];
         }
-        if (i0 + T * AHEAD < NU) load_next(row, i0 + T * AHEAD);
+        if (i0 + T * AHEAD < NS) load_next(row, i0 + T * AHEAD);
         [[unroll]] for (uint a = 0; a < AHEAD; a++) {
             uint i = i0 + a * T;
             if (!whole(i)) break;
@@ -292,7 +300,7 @@ void some_pairs(uint tid, uint expert, uint first, uint n)
         at[c] = (PART == 3u ? pair : DIRECT ? 0u : pair / N_USED) * K;
     }
     if (!CHOOSE) load_squares(n, first);
-    for (uint i = tid / T * COLS; i < 32u; i += WG / T * COLS) columns(f0, i, tid % T, expert, n, at);
+    for (uint i = tid / T * COLS; i < 32u; i += WG / T * COLS) columns(i, tid % T, expert, n, at);
     if (!CHOOSE) row_factors(n, first);
     barrier();
     for (uint i = tid; PASS && i < n * 32u; i += WG) {
@@ -345,6 +353,10 @@ void main()
     uint n_pairs = pr.n_rows[0] * N_USED;
     expert = !BY_PAIR ? y : y < n_pairs ? uint(ids.v[y]) : N_EXPERT;
     if (expert >= N_EXPERT) return;
+    if (!BY_PAIR) { /* weights come while the pairs are looked for */
+        load_next(row_of(expert, tid / T * COLS), tid % T);
+        loaded = true;
+    }
     for (uint p0 = 0u; p0 < n_pairs; p0 += LIST) {
         if (tid == 0u) {
             list_n = 0u;

@@ -72,8 +72,8 @@ uvec4 fp4(uvec4 q)
 #endif
 
 #if TYPE == T_Q4_K || TYPE == T_Q5_K
-/* Scales and minima of sub-blocks 2j and 2j + 1 from the 16 bytes of a super-block's header. */
-void k_scales(uvec4 head, uint j, inout Unit r)
+/* Scales of sub-blocks 2 j and 2 j + 1, then their minima, from the 16 bytes of a super-block's header. */
+vec4 k_scales(uvec4 head, uint j)
 {
     vec2 d = unpackHalf2x16(head.x);
     uint shift = (j & 1u) * 16u, sc, mn;
@@ -85,10 +85,15 @@ void k_scales(uvec4 head, uint j, inout Unit r)
         sc = (l & 0x0F0Fu) | (((head.y >> shift) & 0xC0C0u) >> 2);
         mn = ((l >> 4) & 0x0F0Fu) | (((head.z >> shift) & 0xC0C0u) >> 2);
     }
-    r.sa = d.x * float(sc & 255u);
-    r.sb = d.x * float(sc >> 8);
-    r.ma = d.y * float(mn & 255u);
-    r.mb = d.y * float(mn >> 8);
+    return d.xxyy * vec4(sc & 255u, sc >> 8, mn & 255u, mn >> 8);
+}
+
+void set_scales(inout Unit r, vec4 s)
+{
+    r.sa = s.x;
+    r.sb = s.y;
+    r.ma = s.z;
+    r.mb = s.w;
 }
 #endif
 
@@ -98,37 +103,42 @@ struct Raw {
     uint s, h0, h1, z;
 };
 
+/* Quants are found from the beginning of their row (row_at in common.glsl); scales take at most an eighth of a matrix, so
+ * that 32 bits do for their bytes. */
 Raw load_raw(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu)
 {
     Raw r;
     uint i = row * nu + u;
 #if TYPE == T_Q4_K
-    uint at = (i >> 3) * 9u;
-    r.p = w.v[at];
-    r.q = w.v[at + 1u + (u & 7u)];
+    U4 q = U4(row_at(uvec2(w), row, nu / 8u * 144u));
+    uint at = (u >> 3) * 9u;
+    r.p = q.v[at];
+    r.q = q.v[at + 1u + (u & 7u)];
 #elif TYPE == T_Q5_K
-    uint at = (i >> 3) * 11u;
-    r.p = w.v[at];
-    r.r = w.v[at + 1u + (u & 1u)];
-    r.q = w.v[at + 3u + (u & 7u)];
+    U4 q = U4(row_at(uvec2(w), row, nu / 8u * 176u));
+    uint at = (u >> 3) * 11u;
+    r.p = q.v[at];
+    r.r = q.v[at + 1u + (u & 1u)];
+    r.q = q.v[at + 3u + (u & 7u)];
 #elif TYPE == T_Q8_0
-    r.q = w.v[2u * i];
-    r.p = w.v[2u * i + 1u];
+    U4 q = U4(row_at(uvec2(w), row, nu * 32u));
+    r.q = q.v[2u * u];
+    r.p = q.v[2u * u + 1u];
     r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
-#elif TYPE == T_Q6_K
-    r.q = w.v[i];
-    r.h0 = h.v[2u * i];
-    r.h1 = h.v[2u * i + 1u];
+#else
+    r.q = U4(row_at(uvec2(w), row, nu * 16u)).v[u];
+#if TYPE == T_Q6_K
+    uvec2 high = U2(row_at(uvec2(h), row, nu * 8u)).v[u];
+    r.h0 = high.x;
+    r.h1 = high.y;
     r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
     r.z = z.v[i >> 4] >> (((i >> 3) & 1u) * 16u);
-#else
-    r.q = w.v[i];
-#if TYPE == T_Q5_0 || TYPE == T_Q5_1
-    r.h0 = h.v[i];
+#elif TYPE == T_Q5_0 || TYPE == T_Q5_1
+    r.h0 = U1(row_at(uvec2(h), row, nu * 4u)).v[u];
 #endif
-#if HAS_MIN
+#if TYPE == T_Q4_1 || TYPE == T_Q5_1
     r.s = s.v[i];
-#else
+#elif TYPE != T_Q6_K
     r.s = s.v[i >> 1] >> ((i & 1u) * 16u);
 #endif
 #endif
@@ -141,20 +151,20 @@ Unit decode(Raw x, uint u)
 #if TYPE == T_Q4_K
     r.qa = x.q & LOW;
     r.qb = (x.q >> 4) & LOW;
-    k_scales(x.p, (u & 7u) >> 1, r);
+    set_scales(r, k_scales(x.p, (u & 7u) >> 1));
 #elif TYPE == T_Q5_K
     uint j = (u & 7u) >> 1;
     r.qa = (x.q & LOW) | (((x.r >> (2u * j)) & 0x01010101u) << 4);
     r.qb = ((x.q >> 4) & LOW) | (((x.r >> (2u * j + 1u)) & 0x01010101u) << 4);
-    k_scales(x.p, j, r);
+    set_scales(r, k_scales(x.p, j));
 #elif TYPE == T_Q8_0
     r.qa = x.q;
     r.qb = x.p;
     r.sa = r.sb = unpackHalf2x16(x.s).x;
     r.ma = r.mb = 0.0;
 #elif TYPE == T_Q6_K
-    r.qa = (x.q & LOW) | ((uvec4(x.h0, x.h0 >> 2, x.h0 >> 4, x.h0 >> 6) & 0x03030303u) << 4);
-    r.qb = ((x.q >> 4) & LOW) | ((uvec4(x.h1, x.h1 >> 2, x.h1 >> 4, x.h1 >> 6) & 0x03030303u) << 4);
+    r.qa = (x.q & LOW) | (uvec4(x.h0 << 4, x.h0 << 2, x.h0, x.h0 >> 2) & 0x30303030u);
+    r.qb = ((x.q >> 4) & LOW) | (uvec4(x.h1 << 4, x.h1 << 2, x.h1, x.h1 >> 2) & 0x30303030u);
     float d = unpackHalf2x16(x.z).x;
     r.sa = d * float(int(x.s << 24) >> 24);
     r.sb = d * float(int(x.s << 16) >> 24);
@@ -208,15 +218,15 @@ void unit_values(U4 w, U1 s, U1 h, U1 z, uint row, uint u, uint nu, out vec4 a[4
 #endif
     }
 #elif TYPE == T_F32
-    uint i = (row * nu + u) * 8u;
+    U4 x = U4(row_at(uvec2(w), row, nu * 128u));
     [[unroll]] for (uint k = 0; k < 4u; k++) {
-        a[k] = uintBitsToFloat(w.v[i + k]);
-        b[k] = uintBitsToFloat(w.v[i + 4u + k]);
+        a[k] = uintBitsToFloat(x.v[u * 8u + k]);
+        b[k] = uintBitsToFloat(x.v[u * 8u + 4u + k]);
     }
 #else
-    uint i = (row * nu + u) * 4u;
+    U4 x = U4(row_at(uvec2(w), row, nu * 64u));
     [[unroll]] for (uint k = 0; k < 2u; k++) {
-        uvec4 p = w.v[i + k], q = w.v[i + 2u + k];
+        uvec4 p = x.v[u * 4u + k], q = x.v[u * 4u + 2u + k];
 #if TYPE == T_F16
         a[2u * k] = vec4(unpackHalf2x16(p.x), unpackHalf2x16(p.y));
         a[2u * k + 1u] = vec4(unpackHalf2x16(p.z), unpackHalf2x16(p.w));
