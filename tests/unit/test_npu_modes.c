@@ -20,7 +20,7 @@ static golden load_golden(const char *name)
     golden g = {.z = npz_open(path)};
     assert_non_null(g.z);
     const npz_array *t = npz_need(g.z, "tokens", NPZ_I32), *l = npz_need(g.z, "logits", NPZ_F32);
-    assert_true(t->shape[0] >= N);
+    assert_true(t->shape[0] >= N + 2);
     g.tok = t->data;
     g.n_vocab = (int32_t)l->shape[1];
     return g;
@@ -128,6 +128,44 @@ static void test_fused_is_near(void **state)
         }
 }
 
+/* Two sequences in one step give each the bits that it has alone. */
+static void test_company(void **state)
+{
+    (void)state;
+    char path[512];
+    ob_engine_params p;
+    ob_ctx *c = NULL;
+    ob_seq *a, *b;
+    ob_err err;
+    golden g = load_golden("qwen35moe");
+    const size_t row = (size_t)g.n_vocab;
+    float *alone = calloc(10 * row, sizeof *alone);
+    snprintf(path, sizeof path, "%s/golden/qwen35moe.gguf", OB_TEST_DATA);
+    ob_engine_defaults(&p);
+    p.model_path = path;
+    p.device = "npu-soft";
+    p.n_seq = 2;
+    p.n_threads = 2;
+    p.unit_mode = OB_UNIT_FUSED;
+    if (ob_ctx_new(&p, &c, &err) != OB_OK) fail_msg("%s", err.text);
+    for (int together = 0; together < 2; together++) {
+        assert_int_equal(ob_ctx_seq_new(c, &a, &err), OB_OK);
+        assert_int_equal(ob_ctx_seq_new(c, &b, &err), OB_OK);
+        for (int32_t t = 0; t < 10; t++) {
+            const float *rows;
+            const ob_chunk ch[2] = {{.seq = b, .tok = g.tok + 20 + 2 * t, .n_tok = 2, .n_out = 0}, {.seq = a, .tok = g.tok + t, .n_tok = 1, .n_out = 1}};
+            if (ob_ctx_step(c, together ? ch : ch + 1, together ? 2 : 1, &rows, &err) != OB_OK) fail_msg("%s", err.text);
+            if (together) assert_memory_equal(rows, alone + (size_t)t * row, row * sizeof *rows);
+            else memcpy(alone + (size_t)t * row, rows, row * sizeof *rows);
+        }
+        ob_ctx_seq_free(c, a);
+        ob_ctx_seq_free(c, b);
+    }
+    ob_ctx_free(c);
+    free(alone);
+    npz_close(g.z);
+}
+
 static int g_warnings;
 static void count_warnings(void *arg, ob_log_level level, const char *line)
 {
@@ -188,7 +226,7 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_failures) /* first: before this process has a software NPU */,
-                                       cmocka_unit_test(test_q4_is_bit_equal), cmocka_unit_test(test_fused_is_near)};
+                                       cmocka_unit_test(test_q4_is_bit_equal), cmocka_unit_test(test_fused_is_near), cmocka_unit_test(test_company)};
     char dir[] = "/tmp/test_npu_modes.XXXXXX", cmd[64];
     if (!mkdtemp(dir)) return 1;
     setenv("XDG_CACHE_HOME", dir, 1);

@@ -304,6 +304,24 @@ static void test_rows(void **state)
     pair_free(&p);
 }
 
+/* Once the packets of all four slots are there, a step allocates nothing. */
+static void test_no_allocation(void **state)
+{
+    pair p;
+    int32_t pos[4], first[2], at;
+    ob_err err = {0};
+    (void)state;
+    pair_new(&p, "qwen35moe", NULL);
+    for (int32_t t = 0; t < 4; t++) (void)pair_run(&p, t, 1, 0);
+    for (int32_t t = 4; t < N_TOK; t++) {
+        const ob_step st = step_of(&p.u, t, 1, pos, first, &at);
+        const uint64_t n = ob_alloc_count();
+        assert_int_equal(ob_npu_step_run(p.s, &st, &err), OB_OK);
+        assert_int_equal(ob_alloc_count(), n);
+    }
+    pair_free(&p);
+}
+
 /* The comparison can fail: another position, and another page's contents, are seen. */
 static void test_it_can_fail(void **state)
 {
@@ -364,7 +382,7 @@ static void test_failure(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models), cmocka_unit_test(test_rows), cmocka_unit_test(test_it_can_fail),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_models), cmocka_unit_test(test_rows), cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_it_can_fail),
                                        cmocka_unit_test(test_failure)};
     ob_log_set_level(OB_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

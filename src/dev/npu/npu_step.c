@@ -259,6 +259,34 @@ static void fill_args(ob_npu_step *s)
                                       .v_type = s->opt.v_type, .page_tok = s->opt.page_tok};
 }
 
+/* The end of the next chain from op i on: *begin its first op. */
+static int32_t chain_at(const ob_npu_step *s, int32_t i, int32_t *begin)
+{
+    while (i < s->prog->n_ops && !s->on_array[i]) i++;
+    *begin = i;
+    while (i < s->prog->n_ops && s->on_array[i])
+        if (s->mixed[i++]) break; /* what its chain leaves out is computed behind it */
+    return i;
+}
+
+/* Room for the texts of a token at place RESERVE_CTX, so that most steps allocate nothing. */
+static ob_status reserve(ob_npu_step *s, ob_err *err)
+{
+    enum { RESERVE_CTX = 4096 };
+    static const int32_t first[2] = {0, 1}, row = 0;
+    const int32_t past = OB_MAX(0, OB_MIN(s->opt.max_ctx, RESERVE_CTX) - 1), n_pages = past / s->opt.page_tok + 1;
+    int32_t *pages = ob_calloc((size_t)n_pages, sizeof *pages);
+    ob_status r = pages ? OB_OK : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
+    const ob_step st = {.n_tok = 1, .n_seq = 1, .n_out = 1, .seq_first = first, .seq_past = &past, .page_table = pages, .max_pages = n_pages,
+                        .out_rows = &row};
+    for (int32_t i = 0, begin, n; r == OB_OK && i < s->prog->n_ops; ) {
+        i = chain_at(s, i, &begin);
+        if (begin < i) r = ob_npu_step_write(s, &st, begin, i, &n, err);
+    }
+    ob_free(pages);
+    return r;
+}
+
 ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_err *err)
 {
     ob_status st;
@@ -268,6 +296,7 @@ ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_
     ob_npu_step *s = ob_calloc(1, sizeof *s);
     if (!s) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
     s->opt = *opt;
+    ob_npu_txn_init(&s->txn, false);
     st = copy_program(s, opt->prog) ? alloc_all(s, err) : ob_err_set(err, OB_E_NO_MEMORY, "no memory for a step on the NPU");
     for (int32_t i = 0; st == OB_OK && i < s->prog->n_ops; i++) {
         s->on_array[i] = fits(s, &s->prog->ops[i]);
@@ -283,18 +312,17 @@ ob_status ob_npu_step_new(const ob_npu_step_options *opt, ob_npu_step **out, ob_
     if (st == OB_OK) st = lay_out(s, err);
     if (st == OB_OK) st = copy_vectors(s, err);
     if (st == OB_OK) st = wrap_caches(s, err);
-    if (st == OB_OK) {
-        fill_args(s);
-        *out = s;
-    } else {
-        ob_npu_step_free(s);
-    }
+    if (st == OB_OK) fill_args(s);
+    if (st == OB_OK) st = reserve(s, err);
+    if (st == OB_OK) *out = s;
+    else ob_npu_step_free(s);
     return st;
 }
 
 void ob_npu_step_free(ob_npu_step *s)
 {
     if (!s) return;
+    ob_npu_txn_deinit(&s->txn);
     ob_npu_bo_free(s->text);
     ob_npu_bo_free(s->ws);
     for (int32_t i = 0; s->plane_bos && i < 2 * s->prog->n_caches; i++) ob_npu_bo_free(s->plane_bos[i]);
@@ -379,16 +407,16 @@ static void host_op(ob_npu_step *s, const ob_step *st, int32_t i)
 static ob_status run_ops(ob_npu_step *s, const ob_step *st, ob_err *err)
 {
     ob_npu_bo_invalidate(s->ws, 0, (size_t)s->values_end);
-    for (int32_t i = 0; i < s->prog->n_ops;) {
-        int32_t end = i;
-        for (; end < s->prog->n_ops && !s->on_array[end]; end++) host_op(s, st, end);
-        if (end > i) ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
-        bool mixed = false; /* what its chain leaves out is computed behind it */
-        for (i = end; end < s->prog->n_ops && s->on_array[end] && !mixed; end++) mixed = s->mixed[end];
-        if (end > i) OB_TRY(ob_npu_step_chain(s, st, i, end, err));
+    for (int32_t i = 0, begin; i < s->prog->n_ops;) {
+        const int32_t end = chain_at(s, i, &begin);
+        for (int32_t k = i; k < begin; k++) host_op(s, st, k);
+        if (begin > i) ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
+        if (end > begin) OB_TRY(ob_npu_step_chain(s, st, begin, end, err));
         ob_npu_bo_invalidate(s->ws, 0, (size_t)s->values_end);
-        if (mixed) host_op(s, st, end - 1);
-        if (mixed) ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
+        if (end > begin && s->mixed[end - 1]) {
+            host_op(s, st, end - 1);
+            ob_npu_bo_flush(s->ws, 0, (size_t)s->values_end);
+        }
         i = end;
     }
     return OB_OK;

@@ -19,6 +19,7 @@ struct ob_npu_step {
     uint64_t ws_bytes, values_end, *val_off /* [n_vals] */, *vec_off /* [n_weights], 0: none */, *table_off /* [n_ops] */;
     uint64_t x_off, x2_off, h_off, y_off, y2_off, word_off; /* rows in bf16, a row of an expert, rows of products, a word */
     float **vals;                /* [n_vals] */
+    ob_npu_txn txn;              /* of the command being written */
     ob_npu_bo *text;             /* of a chain */
     ob_npu_cmd cmds[STEP_MAX_CMDS];
     /* What texts name: the workspace, weights, planes of caches (K, V of each). */
@@ -37,5 +38,7 @@ bool ob_npu_step_has_tiles(const ob_npu_step *s, const ob_op *op, int32_t m);
 
 /* Ops [i0, i1), all of which run on the array, as one chain (or more where it would be too long), waited for. */
 OB_MUST_CHECK ob_status ob_npu_step_chain(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, ob_err *err);
+/* Its text alone, into s->text and s->cmds; *n_cmds of them. */
+OB_MUST_CHECK ob_status ob_npu_step_write(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, int *n_cmds, ob_err *err);
 
 #endif

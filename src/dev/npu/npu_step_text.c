@@ -8,7 +8,7 @@
 enum { ARG_WS = 0, PIECE = 32 << 10 /* columns of a vector operation that may be cut */, MIN_TEXT_BYTES = 1 << 20 };
 
 /* A text under construction. */
-typedef struct maker { ob_npu_step *s; const ob_step *st; ob_npu_txn t; ob_err *err; } maker;
+typedef struct maker { ob_npu_step *s; const ob_step *st; ob_npu_txn *t; ob_err *err; } maker;
 
 static uint32_t bits(float f)
 {
@@ -28,7 +28,7 @@ static int64_t cols_of(const maker *m, ob_val v) { return m->s->prog->vals[v].co
 
 static void vec(maker *m, ob_npu_vec op, const uint32_t params[5], const ob_npu_span *in, int n_in, ob_npu_span out)
 {
-    ob_npu_text_step_vec(&m->t, &m->s->opt.kernel->place, op, params, in, n_in, &out);
+    ob_npu_text_step_vec(m->t, &m->s->opt.kernel->place, op, params, in, n_in, &out);
 }
 
 /* ---- ops -------------------------------------------------------------------------------------- */
@@ -75,7 +75,7 @@ static ob_status product(maker *m, const ob_op *op, int32_t mat, int64_t row)
     const int32_t bias = op->w[4 + mat];
     const ob_val res = op->p.linear.n_mat == 1 ? op->in[1] : OB_NONE;
     const uint32_t params[5] = {bits(op->p.linear.scale), (bias != OB_NONE ? 1u : 0) | (res != OB_NONE ? 2u : 0)};
-    OB_TRY(ob_npu_text_step_gemv(&m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(w->ne[0]), ob_npu_pad_n(w->ne[1]), &x, &tiles, &y, m->err));
+    OB_TRY(ob_npu_text_step_gemv(m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(w->ne[0]), ob_npu_pad_n(w->ne[1]), &x, &tiles, &y, m->err));
     for (int64_t c = 0; c < w->ne[1]; c += PIECE) {
         const int64_t n = OB_MIN(PIECE, w->ne[1] - c);
         ob_npu_span in[3] = {in_ws(s->y_off + 4ull * (uint64_t)c, n)};
@@ -106,7 +106,7 @@ static ob_status expert_matrix(maker *m, int32_t w, int64_t mat, uint64_t x, uin
     if (!s->opt.find(s->opt.arg, d, 0, &first) || !s->opt.find(s->opt.arg, d, mat, &at) || at.bo != first.bo)
         return ob_err_set(m->err, OB_E_DEVICE, "%s: expert %lld is not there", d->name, (long long)mat);
     const ob_npu_span xs = in_ws(x, 0), ys = in_ws(y, 0), ws = {.arg = (uint16_t)(1 + w), .off = at.off - first.off};
-    return ob_npu_text_step_gemv(&m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(d->ne[0]), ob_npu_pad_n(d->ne[1]), &xs, &ws, &ys, m->err);
+    return ob_npu_text_step_gemv(m->t, &s->opt.kernel->place, ob_npu_q4_pad_k(d->ne[0]), ob_npu_pad_n(d->ne[1]), &xs, &ws, &ys, m->err);
 }
 
 /* One expert's row, into y. */
@@ -259,7 +259,7 @@ static ob_status add_op(maker *m, int32_t index)
 static ob_status place(maker *m, size_t *used, int *n_cmds)
 {
     ob_npu_step *s = m->s;
-    const size_t n = m->t.text.len, need = *used + n;
+    const size_t n = m->t->text.len, need = *used + n;
     if (!s->text || need > s->text->n_bytes) {
         ob_npu_bo *larger;
         OB_TRY(ob_npu_bo_new(s->opt.dev, OB_NPU_BO_DEV, OB_MAX((size_t)MIN_TEXT_BYTES, need + need / 2), &larger, m->err));
@@ -267,9 +267,9 @@ static ob_status place(maker *m, size_t *used, int *n_cmds)
         ob_npu_bo_free(s->text);
         s->text = larger;
     }
-    OB_TRY(ob_npu_patch_apply((uint8_t *)m->t.text.data, n, (const ob_npu_patch *)(void *)m->t.patches.data,
-                              m->t.patches.len / sizeof(ob_npu_patch), s->args, s->n_args, m->err));
-    ob_npu_bo_write(s->text, *used, m->t.text.data, n);
+    OB_TRY(ob_npu_patch_apply((uint8_t *)m->t->text.data, n, (const ob_npu_patch *)(void *)m->t->patches.data,
+                              m->t->patches.len / sizeof(ob_npu_patch), s->args, s->n_args, m->err));
+    ob_npu_bo_write(s->text, *used, m->t->text.data, n);
     s->cmds[(*n_cmds)++] = (ob_npu_cmd){.off = *used, .n_bytes = n};
     *used += ob_align_up(n, OB_NPU_LINE);
     s->stats.text_bytes += n;
@@ -278,29 +278,33 @@ static ob_status place(maker *m, size_t *used, int *n_cmds)
 
 static ob_status add_command(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, size_t *used, int *n_cmds, ob_err *err)
 {
-    maker m = {.s = s, .st = st, .err = err};
-    ob_npu_text_step_begin(&m.t, &s->opt.kernel->place);
-    ob_status r = OB_OK;
-    for (int32_t i = i0; r == OB_OK && i < i1; i++) r = add_op(&m, i);
-    if (r == OB_OK) r = ob_npu_txn_finish(&m.t, err);
-    if (r == OB_OK) r = place(&m, used, n_cmds);
-    ob_npu_txn_deinit(&m.t);
-    return r;
+    maker m = {.s = s, .st = st, .t = &s->txn, .err = err};
+    ob_npu_text_step_begin(m.t, &s->opt.kernel->place);
+    for (int32_t i = i0; i < i1; i++) OB_TRY(add_op(&m, i));
+    OB_TRY(ob_npu_txn_finish(m.t, err));
+    return place(&m, used, n_cmds);
+}
+
+ob_status ob_npu_step_write(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, int *n_cmds, ob_err *err)
+{
+    const int32_t per = (s->n_layers + 2) / STEP_MAX_CMDS + 1; /* layers of a command */
+    size_t used = 0;
+    *n_cmds = 0;
+    for (int32_t i = i0, end; i < i1; i = end) {
+        const int32_t part = s->prog->ops[i].layer / per;
+        for (end = i + 1; end < i1 && s->prog->ops[end].layer / per == part; end++) {}
+        if (*n_cmds == STEP_MAX_CMDS) return ob_err_set(err, OB_E_LIMIT, "a step of more than %d commands", STEP_MAX_CMDS);
+        OB_TRY(add_command(s, st, i, end, &used, n_cmds, err));
+    }
+    for (int i = 0; i < *n_cmds; i++) s->cmds[i].text = s->text;
+    return OB_OK;
 }
 
 ob_status ob_npu_step_chain(ob_npu_step *s, const ob_step *st, int32_t i0, int32_t i1, ob_err *err)
 {
-    const int32_t per = (s->n_layers + 2) / STEP_MAX_CMDS + 1; /* layers of a command */
-    size_t used = 0;
-    int n = 0;
+    int n;
     uint64_t ticket;
-    for (int32_t i = i0, end; i < i1; i = end) {
-        const int32_t part = s->prog->ops[i].layer / per;
-        for (end = i + 1; end < i1 && s->prog->ops[end].layer / per == part; end++) {}
-        if (n == STEP_MAX_CMDS) return ob_err_set(err, OB_E_LIMIT, "a step of more than %d commands", STEP_MAX_CMDS);
-        OB_TRY(add_command(s, st, i, end, &used, &n, err));
-    }
-    for (int i = 0; i < n; i++) s->cmds[i].text = s->text;
+    OB_TRY(ob_npu_step_write(s, st, i0, i1, &n, err));
     if (ob_npu_queue_broken(s->opt.kernel->queue)) OB_TRY(ob_npu_queue_reset(s->opt.kernel->queue, err));
     OB_TRY(ob_npu_queue_submit(s->opt.kernel->queue, s->cmds, (size_t)n, &ticket, err));
     s->stats.n_commands += n;

@@ -177,7 +177,7 @@ ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int6
 
 void ob_npu_text_step_begin(ob_npu_txn *t, const ob_npu_place *p)
 {
-    ob_npu_txn_init(t, false);
+    ob_npu_txn_reset(t);
     set_controller(t, p, CH_C);
 }
 

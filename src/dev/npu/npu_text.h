@@ -36,7 +36,8 @@ OB_MUST_CHECK ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, i
 OB_MUST_CHECK ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, bool patch_ops, ob_err *err);
 
 /* Parts of a text for the STEP design, one after the other: each has all its results in memory before the next begins.
- * The text begins with step_begin and is ended by ob_npu_txn_finish, which also tells of fields that did not fit. */
+ * The text, which has been initialised, begins anew with step_begin and is ended by ob_npu_txn_finish, which also tells of
+ * fields that did not fit. */
 void ob_npu_text_step_begin(ob_npu_txn *t, const ob_npu_place *p);
 /* y [n] f32 = x [k] bf16 * w (q4g32); whole tiles as above. Only where the spans begin is looked at. */
 OB_MUST_CHECK ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, const ob_npu_span *x,

@@ -114,7 +114,15 @@ void ob_npu_txn_init(ob_npu_txn *t, bool patch_ops)
     ob_buf_init(&t->text, OB_TXN_MAX_BYTES);
     ob_buf_init(&t->patches, OB_TXN_MAX_BYTES);
     t->patch_ops = patch_ops;
+    ob_npu_txn_reset(t);
+}
+
+void ob_npu_txn_reset(ob_npu_txn *t)
+{
     static const uint32_t header[OB_TXN_HEADER_WORDS];
+    ob_buf_clear(&t->text);
+    ob_buf_clear(&t->patches);
+    t->n_ops = 0;
     ob_buf_add(&t->text, header, sizeof header); /* filled in by finish */
 }
 

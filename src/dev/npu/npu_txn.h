@@ -116,6 +116,7 @@ typedef struct ob_npu_txn {
 /* Calls between init and finish may fail silently; finish tells. */
 void ob_npu_txn_init(ob_npu_txn *t, bool patch_ops);
 void ob_npu_txn_deinit(ob_npu_txn *t);
+void ob_npu_txn_reset(ob_npu_txn *t); /* empty again, with the memory it has */
 void ob_npu_txn_write(ob_npu_txn *t, uint32_t addr, uint32_t value);
 void ob_npu_txn_blockwrite(ob_npu_txn *t, uint32_t addr, const uint32_t *words, uint32_t n);
 void ob_npu_txn_maskwrite(ob_npu_txn *t, uint32_t addr, uint32_t value, uint32_t mask);
