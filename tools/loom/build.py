@@ -99,17 +99,17 @@ def read_archive():
     return out
 
 
+FIELDS = ["code_bytes", "vgprs", "sgprs", "vgpr_spills", "sgpr_spills", "lds_bytes"]
+
+
 def entry(data):
-    kernels = {}
-    for k in CodeObject(data).kernels.values():
-        r = k.report()
-        kernels[r["kernel"]] = {"code_bytes": r["code_bytes"], "vgprs": r["vgprs"], "sgprs": r["sgprs"],
-                                "vgpr_spills": r["vgpr_spills"], "sgpr_spills": r["sgpr_spills"], "lds_bytes": r["lds_bytes"]}
-    return {"sha256": sha256(data), "kernels": kernels}
+    """Of an object: its hash, and FIELDS of each kernel."""
+    reports = [k.report() for k in CodeObject(data).kernels.values()]
+    return {"sha256": sha256(data), "kernels": {r["kernel"]: [r[f] for f in FIELDS] for r in reports}}
 
 
 def manifest_of(codes):
-    return {"compiler": "%s %s" % (loom_compile.PACKAGE, loom_compile.VERSION), "compiler_sha256": loom_compile.MEMBER_SHA256,
+    return {"fields": FIELDS, "compiler": "%s %s" % (loom_compile.PACKAGE, loom_compile.VERSION), "compiler_sha256": loom_compile.MEMBER_SHA256,
             "sources": source_hashes(), "targets": {t: {n: entry(c[n]) for n in sorted(c)} for t, c in sorted(codes.items())}}
 
 
@@ -140,7 +140,7 @@ def report(manifest):
         family = re.sub("_(%s)$" % "|".join(TYPES), "", re.sub("_(%s)$" % "|".join(TYPES), "", name))
         family = "weights" if family in TYPES else family
         for kernel, k in obj["kernels"].items():
-            rows.setdefault((family, kernel), []).append(k)
+            rows.setdefault((family, kernel), []).append(dict(zip(FIELDS, k)))
 
     def span(ks, key):
         v = [k[key] for k in ks]
@@ -156,7 +156,7 @@ def report(manifest):
                                                                  span(ks, "sgprs"), span(ks, "lds_bytes"), spills(ks)))
     out += ["", "| processor | objects | kernels | code, bytes | most VGPRs | spills |", "|---|---|---|---|---|---|"]
     for target in TARGETS:
-        ks = [k for obj in manifest["targets"][target].values() for k in obj["kernels"].values()]
+        ks = [dict(zip(FIELDS, k)) for obj in manifest["targets"][target].values() for k in obj["kernels"].values()]
         out.append("| %s | %d | %d | %d | %d | %d |" % (target, len(manifest["targets"][target]), len(ks), sum(k["code_bytes"] for k in ks),
                                                       max(k["vgprs"] for k in ks), spills(ks)))
     return "\n".join(out) + "\n"

@@ -74,6 +74,8 @@ static void hrx_describe(const ob_dev *dev, ob_dev_info *out)
     const hx_dev *d = (const hx_dev *)dev;
     size_t available = 0, total = 0;
     fill(d->lib, dev->api->kind, d->index, d->name, d->arch, out);
+    const size_t n = strlen(out->driver);
+    if (d->compiler.usable) snprintf(out->driver + n, sizeof out->driver - n, ", kernels by %.40s", d->compiler.version);
     hx_status s = d->lib->device_memory_info(d->device, &available, &total);
     if (s) d->lib->status_ignore(s);
     out->mem_total_bytes = total;

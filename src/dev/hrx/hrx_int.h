@@ -100,7 +100,7 @@ struct ob_dev_plan {
     size_t scratch_bytes;
     hx_layout at;
     uint8_t *host;         /* parameters of the step in flight */
-    hx_object *tables;     /* [n_ops] of rope */
+    hx_object *tables;     /* [n_ops] of rope; ops that turn alike share one */
     hx_dispatch *steps;
     int32_t n_steps, cap_steps;
     size_t *result_off;    /* [n_vals] in results; SIZE_MAX: read when asked */

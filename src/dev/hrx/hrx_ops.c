@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 
@@ -294,12 +295,29 @@ uint64_t hx_rope_bytes(const ob_dev_plan *p, const ob_rope_params *r)
     return (uint64_t)(HX_ROPE_LOW + n_multiples(p)) * (uint64_t)(r->n_rot / 2) * 8;
 }
 
+/* An earlier op of the plan that turns by the same angles; -1. */
+static int32_t same_angles(const ob_dev_plan *p, int32_t i, const ob_rope_params *r, int32_t w)
+{
+    for (int32_t j = 0; j < i; j++) {
+        const ob_op *op = &p->prog.ops[j];
+        if (!p->tables[j]) continue;
+        const bool rope = op->kind == OB_OP_ROPE;
+        if (!memcmp(rope ? &op->p.rope : &op->p.csa.rope, r, sizeof *r) && (rope ? op->w[0] : OB_NONE) == w) return j;
+    }
+    return -1;
+}
+
 /* The first positions carry attn_factor. */
 ob_status hx_rope_table(ob_dev_plan *p, int32_t i, const ob_rope_params *r, int32_t w, ob_err *err)
 {
     const int32_t half = r->n_rot / 2;
     const int64_t n_high = n_multiples(p), n = (HX_ROPE_LOW + n_high) * half;
     const ob_weight *f = w == OB_NONE ? NULL : &p->prog.weights[w];
+    const int32_t same = same_angles(p, i, r, w);
+    if (same >= 0) {
+        p->tables[i] = p->tables[same];
+        return OB_OK;
+    }
     ob_status s = OB_OK;
     float *t = ob_reallocarray(NULL, (size_t)n, 2 * sizeof *t), *factors = NULL;
     if (f) factors = ob_reallocarray(NULL, (size_t)half, sizeof *factors);

@@ -343,8 +343,11 @@ void hx_plan_free(ob_dev *dev, ob_dev_plan *p)
     if (!p) return;
     hx_dev *d = hx_of(dev);
     hx_settle(d);
-    for (int32_t i = 0; p->tables && i < p->prog.n_ops; i++)
-        if (p->tables[i]) d->lib->buffer_release(p->tables[i]);
+    for (int32_t i = 0; p->tables && i < p->prog.n_ops; i++) {
+        int32_t first = 0; /* of those that share it */
+        while (p->tables[first] != p->tables[i]) first++;
+        if (p->tables[i] && first == i) d->lib->buffer_release(p->tables[i]);
+    }
     if (p->work) d->lib->buffer_release(p->work);
     if (p->params) d->lib->buffer_release(p->params);
     if (p->scratch) d->lib->buffer_release(p->scratch);

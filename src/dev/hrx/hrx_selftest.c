@@ -113,6 +113,7 @@ static void shrink(trial *t)
             if (op->w[4 + m] != OB_NONE) t->weights[op->w[4 + m]].ne[0] = *n;
             if (op->in[1] != OB_NONE) t->vals[op->in[1]].cols = (int32_t)*n;
         }
+    if (op->kind == OB_OP_CSA) op->p.csa.top_k = OB_MIN(op->p.csa.top_k, 1); /* so that there is something to choose */
     if (op->kind != OB_OP_MOE_GLU) return;
     const bool merged = op->w[1] == OB_NONE;
     op->p.moe.n_used = OB_MIN(op->p.moe.n_used, EXPERTS);
@@ -288,7 +289,9 @@ static ob_status run_trial(trial *t, const ob_program *p, int32_t i, int32_t mos
                                 .page_tok = PAGE_TOK, .n_pages = N_PAGES, .max_ctx = CTX, .states = t->st, .n_slots = 1};
     OB_TRY(hx_plan_new(&t->d->base, &t->prog, &b, &t->plan, err));
     OB_TRY(run_step(t, rows, 0, worst, err));
-    return run_step(t, 1, rows, worst, err);
+    OB_TRY(run_step(t, 1, rows, worst, err));
+    /* More tokens for compressed entries, from its own and from earlier steps. */
+    return t->op.kind == OB_OP_CSA ? run_step(t, rows, rows + 1, worst, err) : OB_OK;
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -360,9 +363,10 @@ bool hx_selftest(hx_dev *d, const ob_program *p, int32_t i)
     else if ((off && *off == '0') || (op->kind == OB_OP_EMBED && op->w[0] == OB_NONE)) return true;
     for (int n = 0; n < d->n_tested; n++)
         if (d->tested[n] == id) return d->passed[n];
-    /* Products have kernels for one row, a few and many. */
-    static const int32_t k_most[] = {ROWS, 1, MANY};
-    for (size_t n = 0; n < (op->kind == OB_OP_LINEAR ? OB_COUNT(k_most) : 1) && worst == 0; n++)
+    /* Products have kernels for a few rows, many and one; attention for few and many. */
+    static const int32_t k_most[] = {ROWS, MANY, 1};
+    const size_t n_most = op->kind == OB_OP_LINEAR ? 3 : op->kind == OB_OP_ATTENTION ? 2 : 1;
+    for (size_t n = 0; n < n_most && worst == 0; n++)
         if (!one_trial(d, p, i, k_most[n], &worst)) return true;
     const bool passed = worst == 0;
     if (!passed) switch_off(d, name, worst);

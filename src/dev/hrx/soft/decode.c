@@ -659,6 +659,18 @@ static bool ends(const gfx_kernel *k)
     return i->cls == GFX_END || i->op == OP_s_branch || i->op == OP_s_code_end;
 }
 
+/* What would else be looked up each time it runs. */
+static void look_up(gfx_insn *i)
+{
+    const char *operands = gfx_ops[i->op].operands;
+    i->writes_mask = operands[0] && operands[1] == 'M';
+    i->descriptor = i->cls == GFX_SCALAR_LOAD && strstr(gfx_ops[i->op].name, "buffer");
+    for (int n = 0; n < i->n_src; n++) {
+        gfx_src *s = &i->src[n];
+        s->plain = s->kind == GFX_K_VGPR && !is_half((char)s->type) && !s->neg && !s->abs && !(i->dpp >= 0 && n == 0);
+    }
+}
+
 /* What no access to LDS is smaller than is what its shadow needs to know apart. */
 static uint8_t lds_shift(const gfx_kernel *k)
 {
@@ -688,8 +700,10 @@ bool gfx_decode(gfx_kernel *k, char why[GFX_TEXT])
         if (!ok) break;
         if (i->enc == GFX_VOPD) {
             i->dual = (int32_t)(2 * words) - n_second++;
+            look_up(&second);
             k->insns[i->dual] = second;
         }
+        look_up(i);
         index_of[d.at / 4] = k->n_insns++;
         d.at += i->n_bytes;
     }

@@ -55,6 +55,7 @@ typedef enum gfx_kind { GFX_K_NONE, GFX_K_VGPR, GFX_K_SGPR, GFX_K_CONST, GFX_K_S
 typedef struct gfx_src {
     uint8_t kind, reg, type;
     bool neg, abs, half; /* half: the upper 16 bits */
+    bool plain;          /* a vector register as it is */
     uint64_t value;      /* of a constant, expanded for its type, modifiers not applied */
 } gfx_src;
 
@@ -76,6 +77,8 @@ typedef struct gfx_insn {
     int32_t imm;          /* constants of scalar and memory instructions; offset0 of DS */
     uint8_t imm2;         /* offset1 of DS */
     bool glc, offen, idxen, has_base;
+    bool writes_mask;     /* a carry, beside its result */
+    bool descriptor;      /* a scalar load through one */
     /* memory, from gfx_ops.def */
     char access;          /* L S A R, or b p w of DS */
     char what, sign, part;
@@ -170,10 +173,10 @@ typedef struct gfx_wave {
     uint32_t unsafe_from, safe_after;
     bool stores_pending;
     uint32_t first_store_epoch;
-    gfx_pending vm[GFX_MAX_PENDING], lgkm[GFX_MAX_PENDING]; /* loads under way, oldest first */
     int n_vm, n_lgkm;
     gfx_set busy;             /* registers that they will write */
     gfx_group *group;
+    gfx_pending vm[GFX_MAX_PENDING], lgkm[GFX_MAX_PENDING]; /* loads under way, oldest first; not cleared at the start */
 } gfx_wave;
 
 typedef struct gfx_lds_shadow { uint8_t written, wave; uint16_t epoch; uint8_t reader; uint16_t read_epoch; } gfx_lds_shadow;
@@ -206,7 +209,16 @@ bool gfx_memory(gfx_wave *w, const gfx_insn *i);
 bool gfx_lds(gfx_wave *w, const gfx_insn *i);
 /* 32 lanes of a source: in place, or brought together in tmp. `high`: second register of a wide type. */
 const uint32_t *gfx_lanes(const gfx_wave *w, const gfx_insn *i, int n, bool high, uint32_t tmp[GFX_LANES]);
-void gfx_store_lanes(gfx_wave *w, uint8_t reg, const uint32_t r[GFX_LANES], uint32_t mask);
+void gfx_store_lanes(gfx_wave *w, uint8_t reg, const uint32_t *r, uint32_t mask);
+/* All ones where the mask has lane l: in this form compilers do 4 lanes and more at once. */
+static inline uint32_t gfx_lane_mask(uint32_t mask, int l)
+{
+    static const uint32_t bit[GFX_LANES] = {
+        1u << 0, 1u << 1, 1u << 2, 1u << 3, 1u << 4, 1u << 5, 1u << 6, 1u << 7, 1u << 8, 1u << 9, 1u << 10,
+        1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
+        1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
+    return -(uint32_t)((mask & bit[l]) != 0);
+}
 
 float gfx_f16_to_f32(uint32_t h);
 uint32_t gfx_f32_to_f16(float f); /* nearest even */

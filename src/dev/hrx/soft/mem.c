@@ -160,34 +160,55 @@ static bool access_lane(gfx_wave *w, const gfx_insn *i, int l, uint64_t addr)
     return true;
 }
 
-/* The usual case: all lanes load whole words from one window that nobody stores to. False: lane by lane. */
-static bool load_together(gfx_wave *w, const gfx_insn *i, const uint64_t addr[GFX_LANES])
+/* Where the lanes that are on begin and end; off: bytes from a common base. */
+static void reach(const uint32_t *restrict off, uint32_t exec, uint32_t *lo, uint32_t *hi)
 {
-    const uint32_t exec = gfx_exec(w), words = i->width / 4u;
+    uint32_t least = ~0u, most = 0;
+    for (int l = 0; l < GFX_LANES; l++) {
+        const uint32_t on = gfx_lane_mask(exec, l), low = off[l] | ~on, high = off[l] & on;
+        least = low < least ? low : least;
+        most = high > most ? high : most;
+    }
+    *lo = least;
+    *hi = most;
+}
+
+/* From data + shift + off; the shift may be below 0. */
+static void take_words(const gfx_insn *i, gfx_wave *w, const uint8_t *data, uint64_t shift, const uint32_t off[GFX_LANES], uint32_t exec)
+{
+    for (uint32_t k = 0; k < i->width / 4u; k++) {
+        uint32_t *restrict to = w->v[i->dst + k];
+        uint32_t got[GFX_LANES];
+        if (exec == ~0u) {
+            for (int l = 0; l < GFX_LANES; l++) memcpy(&to[l], data + (shift + off[l] + 4 * k), 4);
+            continue;
+        }
+        for (int l = 0; l < GFX_LANES; l++)
+            if (exec >> l & 1) memcpy(&got[l], data + (shift + off[l] + 4 * k), 4);
+            else got[l] = to[l];
+        memcpy(to, got, sizeof got);
+    }
+}
+
+/* The usual case: the lanes load from one window that nobody stores to, at a common base. False: lane by lane. */
+static bool load_together(gfx_wave *w, const gfx_insn *i, uint64_t base)
+{
+    const uint32_t exec = gfx_exec(w);
     if (i->access != 'L' || !exec) return false;
     const gfx_dispatch *d = w->group->d;
-    const uint64_t first = addr[__builtin_ctz(exec)], id = first >> GFX_WINDOW_BITS;
+    uint32_t off[GFX_LANES], lo, hi;
+    memcpy(off, w->v[i->src[0].reg], sizeof off); /* a load may write over its address */
+    reach(off, exec, &lo, &hi);
+    const uint64_t first = base + lo, id = first >> GFX_WINDOW_BITS;
     if (id < 1 || id > d->n_windows) return false;
     const gfx_window *win = &d->windows[id - 1];
     if (win->shadow && win->touched) return false;
-    uint64_t lo = first, hi = first;
-    for (int l = 0; l < GFX_LANES; l++) {
-        const uint64_t a = exec >> l & 1 ? addr[l] : first;
-        lo = a < lo ? a : lo;
-        hi = a > hi ? a : hi;
-    }
-    if (lo < win->addr || hi - win->addr > win->len || i->width > win->len - (hi - win->addr)) return false;
-    const uint8_t *base = win->data - win->addr;
-    if (i->width < 4) {
+    if (first < win->addr || base + hi - win->addr > win->len || i->width > win->len - (base + hi - win->addr)) return false;
+    const uint64_t shift = base - win->addr;
+    if (i->width >= 4) take_words(i, w, win->data, shift, off, exec);
+    else
         for (int l = 0; l < GFX_LANES; l++)
-            if (exec >> l & 1) put_loaded(w, i, i->dst, l, base + addr[l]);
-        return true;
-    }
-    for (uint32_t k = 0; k < words; k++) {
-        uint32_t *to = w->v[i->dst + k];
-        for (int l = 0; l < GFX_LANES; l++)
-            if (exec >> l & 1) memcpy(&to[l], base + addr[l] + 4 * k, 4);
-    }
+            if (exec >> l & 1) put_loaded(w, i, i->dst, l, win->data + (shift + off[l]));
     return true;
 }
 
@@ -217,9 +238,9 @@ bool gfx_memory(gfx_wave *w, const gfx_insn *i)
     const uint32_t a = i->src[0].reg, exec = gfx_exec(w);
     uint64_t addr[GFX_LANES]; /* a load may write over its address */
     const uint64_t base = i->has_base ? w->s[i->src[2].reg] | (uint64_t)w->s[i->src[2].reg + 1] << 32 : 0;
+    if (i->has_base && load_together(w, i, base + (uint64_t)(int64_t)i->imm)) return true;
     for (int l = 0; l < GFX_LANES; l++)
         addr[l] = base + w->v[a][l] + (i->has_base ? 0 : (uint64_t)w->v[a + 1][l] << 32) + (uint64_t)(int64_t)i->imm;
-    if (load_together(w, i, addr)) return true;
     for (int l = 0; l < GFX_LANES; l++)
         if (exec >> l & 1 && !access_lane(w, i, l, addr[l])) return false;
     return true;
@@ -228,7 +249,7 @@ bool gfx_memory(gfx_wave *w, const gfx_insn *i)
 bool gfx_scalar_load(gfx_wave *w, const gfx_insn *i)
 {
     uint64_t base = gfx_scalar(w, &i->src[0], true);
-    if (strstr(gfx_ops[i->op].name, "buffer")) base &= UINT64_C(0xffffffffffff);
+    if (i->descriptor) base &= UINT64_C(0xffffffffffff);
     const uint64_t addr = (base + gfx_scalar(w, &i->src[1], false) + (uint64_t)(int64_t)i->imm) & ~UINT64_C(3);
     const gfx_window *win;
     const uint8_t *p = find(w, addr, i->width, "scalar load", &win);

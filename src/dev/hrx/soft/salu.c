@@ -51,13 +51,13 @@ static bool compare(gfx_wave *w, const gfx_insn *i, int64_t a, int64_t b)
 
 static bool try_compare(gfx_wave *w, const gfx_insn *i)
 {
+    if (i->enc != GFX_SOPK && i->enc != GFX_SOPC) return false;
     const char *name = gfx_ops[i->op].name;
     const bool sign = name[strlen(name) - 3] == 'i';
     if (i->enc == GFX_SOPK) {
         const uint32_t a = (uint32_t)gfx_scalar(w, &i->src[0], false);
         return compare(w, i, sign ? (int32_t)a : (int64_t)a, sign ? i->imm : (int64_t)(i->imm & 0xffff));
     }
-    if (i->enc != GFX_SOPC) return false;
     const bool wide = i->src[0].type == 'd';
     const uint64_t a = gfx_scalar(w, &i->src[0], wide), b = gfx_scalar(w, &i->src[1], i->src[1].type == 'd');
     switch (i->op) {

@@ -38,14 +38,17 @@ const uint32_t *gfx_lanes(const gfx_wave *w, const gfx_insn *i, int n, bool high
     return tmp;
 }
 
-void gfx_store_lanes(gfx_wave *w, uint8_t reg, const uint32_t r[GFX_LANES], uint32_t mask)
+void gfx_store_lanes(gfx_wave *w, uint8_t reg, const uint32_t *restrict r, uint32_t mask)
 {
-    uint32_t *to = w->v[reg];
+    uint32_t *restrict to = w->v[reg];
     if (mask == ~0u) {
         memcpy(to, r, GFX_LANES * sizeof *to);
         return;
     }
-    for (int l = 0; l < GFX_LANES; l++) to[l] = mask >> l & 1 ? r[l] : to[l];
+    for (int l = 0; l < GFX_LANES; l++) {
+        const uint32_t on = gfx_lane_mask(mask, l);
+        to[l] = (r[l] & on) | (to[l] & ~on);
+    }
 }
 
 static float as_float(uint32_t x)
@@ -89,12 +92,17 @@ static void apply_dpp(const gfx_wave *w, const gfx_insn *i, uint32_t *x, result 
 {
     const gfx_dpp *p = &w->group->k->dpps[i->dpp];
     uint32_t live = p->valid;
-    for (int l = 0; l < GFX_LANES && !p->inactive; l++)
+    for (int l = 0; l < GFX_LANES && !p->inactive && gfx_exec(w) != ~0u; l++)
         if (!(gfx_exec(w) >> p->from[l] & 1)) live &= ~(1u << l);
     out->lanes &= p->keep;
     if (!p->bound) out->lanes &= live;
-    else
-        for (int l = 0; l < GFX_LANES; l++) x[l] = live >> l & 1 ? x[l] : 0;
+    else if (live != ~0u)
+        for (int l = 0; l < GFX_LANES; l++) x[l] &= gfx_lane_mask(live, l);
+}
+
+static inline const uint32_t *source(const gfx_wave *w, const gfx_insn *i, int n, bool high, uint32_t tmp[GFX_LANES])
+{
+    return i->src[n].plain ? w->v[i->src[n].reg + high] : gfx_lanes(w, i, n, high, tmp);
 }
 
 static bool run(gfx_wave *w, const gfx_insn *i, result *out)
@@ -107,8 +115,8 @@ static bool run(gfx_wave *w, const gfx_insn *i, result *out)
         const bool mask = n < i->n_src && i->src[n].type == 'M';
         if (mask) io.mask = (uint32_t)gfx_scalar(w, &i->src[n], false);
         const bool there = n < i->n_src && !mask;
-        io.x[n] = there ? gfx_lanes(w, i, n, false, tmp[2 * n]) : none;
-        io.y[n] = there && is_wide(i->src[n].type) ? gfx_lanes(w, i, n, true, tmp[2 * n + 1]) : none;
+        io.x[n] = there ? source(w, i, n, false, tmp[2 * n]) : none;
+        io.y[n] = there && is_wide(i->src[n].type) ? source(w, i, n, true, tmp[2 * n + 1]) : none;
     }
     if (i->n_src > 3) io.mask = (uint32_t)gfx_scalar(w, &i->src[3], false);
     if (i->dpp >= 0) apply_dpp(w, i, tmp[0], out);
@@ -133,7 +141,7 @@ static void store(gfx_wave *w, const gfx_insn *i, result *out)
     }
     gfx_store_lanes(w, i->dst, out->r, out->lanes);
     if (is_wide(i->dst_type)) gfx_store_lanes(w, (uint8_t)(i->dst + 1), out->high, out->lanes);
-    if (gfx_ops[i->op].operands[1] == 'M' && i->sdst != GFX_NULL) w->s[i->sdst] = out->mask;
+    if (i->writes_mask && i->sdst != GFX_NULL) w->s[i->sdst] = out->mask;
 }
 
 bool gfx_vector(gfx_wave *w, const gfx_insn *i, const gfx_insn *second)

@@ -190,8 +190,11 @@ static void start_wave(gfx_group *g, uint32_t n, const uint32_t id[3])
     const gfx_kernel *k = g->k;
     gfx_wave *w = &g->waves[n];
     uint32_t (*v)[GFX_LANES] = w->v;
-    memset(w, 0, sizeof *w);
-    *w = (gfx_wave){.v = v, .group = g, .index = n, .unsafe_from = UINT32_MAX, .safe_after = UINT32_MAX};
+    memset(w, 0, offsetof(gfx_wave, vm));
+    w->v = v;
+    w->group = g;
+    w->index = n;
+    w->unsafe_from = w->safe_after = UINT32_MAX;
     for (uint32_t r = 0; r < k->vgprs; r++)
         for (int l = 0; l < GFX_LANES; l++) v[r][l] = POISON;
     uint32_t reg = 0;
