@@ -615,6 +615,8 @@ static void test_attention_blocks(void **state)
 {
     (void)state;
     ob_dev *d = devcts_open(false);
+    ob_dev_info info;
+    d->api->describe(d, &info);
     for (uint32_t i = 0; i < 12; i++) {
         world w;
         w_init(&w, 950 + i);
@@ -629,7 +631,8 @@ static void test_attention_blocks(void **state)
         op->p.attn = (ob_attn_params){.cache = w_cache(&w, nkv, dim, dim), .n_head = nh, .n_head_kv = nkv, .k_dim = dim,
                                       .v_dim = dim, .scale = 2.0f / sqrtf((float)dim), .causal = i % 3 != 2,
                                       .window = i < 6 ? 0 : 12, .blocks = i % 3 == 0 ? OB_BLOCKS_ONLY : OB_BLOCKS_ALSO};
-        run_steps(&w, d, y, 3e-6, 5e-5, "attention by blocks");
+        const bool half = (info.caps & OB_DEV_HALF_ATTN) && w.k_type == OB_F16 && g_plan_tok > 16; /* see run_attention */
+        run_steps(&w, d, y, half ? 1e-3 : 3e-6, half ? 1e-2 : 5e-5, "attention by blocks");
     }
     ob_dev_close(d);
 }

@@ -133,7 +133,7 @@ ob_type hx_packed_type(const hx_dev *d, const ob_weight *w);
 
 /* ---- code (hrx_code.c) ---------------------------------------------------------------------- */
 
-/* Whose code runs on this processor: its own, else its family's; NULL where there is none. */
+/* Whose code runs on this processor: its own, else its family's, else "": what a compiler makes. NULL where there is none. */
 const char *hx_code_for(const char *arch);
 OB_MUST_CHECK ob_status hx_kernel_get(hx_dev *d, const char *object, const char *name, uint32_t n_consts, uint32_t n_refs,
                                       const hx_kernel **out, ob_err *err);

@@ -13,7 +13,7 @@ size_t hx_turned_bytes(const ob_dev_plan *p, ob_val in)
     return ob_align_up((size_t)hx_max_rows(p, x->rows) * (size_t)x->cols * 4, 256);
 }
 
-/* Results of products by matrices are rounded to f16 in them, so 8-bit codes are for the others; generated tokens. */
+/* round: to 8 bits, but in exact mode. Products by matrices go without, as they take f16. */
 void hx_add_turn(hx_make *m, hx_turn turn, ob_rows rows, int64_t cols, int32_t per, bool round, hx_ref from, hx_ref to)
 {
     const ob_dev_plan *p = m->plan;
