@@ -26,6 +26,8 @@ static const int32_t k_n_steps = sizeof k_steps / sizeof *k_steps;
 
 /* --- row-wise ops ------------------------------------------------------------------------------ */
 
+bool devcts_slow(void) { return strstr(g_spec, "hrx-soft"); }
+
 /* Pure data movement and one multiplication: exact. */
 static void test_embed_and_rows_out(void **state)
 {
@@ -384,7 +386,7 @@ static void test_attention(void **state)
 {
     (void)state;
     for (int exact = 0; exact < 2; exact++)
-        if (strstr(g_spec, "hrx-soft")) run_attention(exact, k_attn_steps_soft, sizeof k_attn_steps_soft / sizeof *k_attn_steps_soft, 160);
+        if (devcts_slow()) run_attention(exact, k_attn_steps_soft, sizeof k_attn_steps_soft / sizeof *k_attn_steps_soft, 160);
         else run_attention(exact, k_attn_steps, sizeof k_attn_steps / sizeof *k_attn_steps, 400);
 }
 
@@ -541,7 +543,7 @@ static void test_batch_invariance(void **state)
     enum { N = 45, DEEP = 560 };
     static const attn_case attn = {4, 2, 64, 64, 0, 32, OB_F16, OB_F16, 0, false};
     float *want = NULL;
-    const bool slow = strstr(g_spec, "hrx-soft"); /* an interpreter: alone, one by one, by seven */
+    const bool slow = devcts_slow(); /* alone, one by one, by seven */
     for (int variant = 0; variant < (slow ? 4 : 5); variant += slow && variant == 0 ? 2 : 1) {
         ob_dev *d;
         const ob_dev_options opt = {.n_threads = variant == 0 ? 1 : variant};

@@ -6,6 +6,8 @@
 
 /* The device under test, with three threads. */
 ob_dev *devcts_open(bool exact);
+/* An interpreter: it gets fewer sizes, one for each kind of kernel. */
+bool devcts_slow(void);
 
 /* devcts_more.c: mixtures, heads, states, parts */
 extern const struct CMUnitTest devcts_more[];
