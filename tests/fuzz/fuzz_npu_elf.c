@@ -49,7 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     uint8_t *mem = ob_calloc(1, MEM_BYTES);
     void *array = ob_npu_array.make(OB_TXN_COLS, OB_TXN_ROWS);
     if (mem && array) {
-        ob_npu_soft_pdi_make((ob_npu_soft_pdi *)mem, OB_NPU_DESIGN_GEMM_I8);
+        /* Each design in turn, as the last byte of the file says: a text that loads a PDI finds it. */
+        ob_npu_soft_pdi_make((ob_npu_soft_pdi *)mem, (ob_npu_design)(OB_NPU_DESIGN_COPY + data[len - 1] % OB_NPU_DESIGN_STEP));
         for (size_t i = 0; i < e.n_texts; i++) use_text(&e, &e.texts[i], mem, array);
     }
     if (array) ob_npu_array.end(array);

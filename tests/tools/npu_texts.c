@@ -26,6 +26,25 @@ static bool save_text(const char *folder, const char *name, ob_status s, ob_npu_
     return ok;
 }
 
+/* A text of the STEP design: a norm, its result as bf16, a product of it, and attention over one page. */
+static ob_status step(ob_npu_txn *t, const ob_npu_place *p)
+{
+    const uint32_t eps = 0x3727C5AC, one = 0x3F800000; /* 1e-5, 1 */
+    const ob_npu_span x = {.arg = 0, .n_words = 64}, gain = {.arg = 0, .off = 1024, .n_words = 64}, y = {.arg = 0, .off = 2048, .n_words = 64};
+    const ob_npu_span row = {.arg = 0, .off = 4096, .n_words = 128}, w = {.arg = 1}, out = {.arg = 2, .n_words = 1024};
+    const ob_npu_span word = {.arg = 2, .off = 8192, .n_words = 1}, page = {.arg = 0, .off = 8192, .n_words = 64};
+    ob_npu_text_step_begin(t, p);
+    t->patch_ops = true;
+    ob_npu_text_step_vec(t, p, OB_VEC_NORM, (const uint32_t[5]){64, eps}, (const ob_npu_span[]){x, gain}, 2, &y);
+    ob_npu_text_step_vec(t, p, OB_VEC_BF16, (const uint32_t[5]){0}, &y, 1, &row);
+    OB_TRY(ob_npu_text_step_gemv(t, p, 256, 1024, &row, &w, &out, NULL));
+    /* two heads of 32 over one of keys; pages of two tokens, f32 */
+    ob_npu_text_step_vec(t, p, OB_VEC_ATTN_BEGIN, (const uint32_t[5]){2 | 1 << 16, 32 | 16 << 16, 2, one, 0}, &x, 1, &word);
+    ob_npu_text_step_vec(t, p, OB_VEC_ATTN_PAGE, (const uint32_t[5]){0, 2}, (const ob_npu_span[]){page, {.arg = 0, .n_words = 32}}, 2, &word);
+    ob_npu_text_step_vec(t, p, OB_VEC_ATTN_END, (const uint32_t[5]){0}, &word, 1, &(ob_npu_span){.arg = 2, .off = 16384, .n_words = 32});
+    return ob_npu_txn_finish(t, NULL);
+}
+
 /* The kernel file: a soft PDI, its init text and one product. */
 static bool save_elf(const char *folder)
 {
@@ -68,6 +87,7 @@ int main(int argc, char **argv)
     ok = ok && save_text(argv[1], "gemm_m512_k64_n1024.txn", ob_npu_text_gemm(&t, &place, 512, 64, 1024, true, NULL), &t);
     ok = ok && save_text(argv[1], "gemm_m128_k4160_n3072.txn", ob_npu_text_gemm(&t, &place, 128, 4160, 3072, true, NULL), &t);
     ok = ok && save_text(argv[1], "gemv_k256_n1024.txn", ob_npu_text_gemv(&t, &place, 256, 1024, true, NULL), &t);
+    ok = ok && save_text(argv[1], "step.txn", step(&t, &place), &t);
     ok = ok && save_elf(argv[1]);
     if (!ok) fprintf(stderr, "npu_texts: could not write all of it\n");
     return ok ? 0 : 1;

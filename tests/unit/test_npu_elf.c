@@ -65,6 +65,25 @@ static void test_txn_elf(void **state)
     }
 }
 
+/* A part of a decoding step: many operations, each with addresses. */
+static void test_step_elf(void **state)
+{
+    (void)state;
+    size_t n, n_text;
+    uint8_t *file = slurp("step.elf", &n), *text = slurp("step.txn", &n_text);
+    ob_npu_elf e;
+    ob_err err = {0};
+    if (ob_npu_elf_read(file, n, &e, &err) != OB_OK) fail_msg("%s", err.text);
+    assert_int_equal(e.n_texts, 1);
+    assert_int_equal(e.n_args, 3);
+    assert_int_equal(e.texts[0].n_bytes, n_text);
+    assert_memory_equal(e.texts[0].data, text, n_text);
+    assert_int_equal(e.texts[0].n_patches, 20 + 3 + 2 + 2 + 3 + 2); /* a product, and five operations with their spans */
+    ob_npu_elf_free(&e);
+    free(text);
+    free(file);
+}
+
 static void check_full(const char *name, size_t n_texts)
 {
     size_t n;
@@ -273,7 +292,7 @@ static void test_any_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_txn_elf), cmocka_unit_test(test_full_elf), cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_txn_elf), cmocka_unit_test(test_step_elf), cmocka_unit_test(test_full_elf), cmocka_unit_test(test_writer),
         cmocka_unit_test(test_hostile), cmocka_unit_test(test_any_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

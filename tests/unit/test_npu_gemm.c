@@ -355,6 +355,7 @@ static void npu_new(npu *u, const ob_npu_soft_options *opt)
     ob_err err = {0};
     ob_status s = ob_npu_soft_new(opt, &u->soft, &err);
     if (s == OB_OK) s = ob_npu_dev_open(ob_npu_soft_os(u->soft), 0, &u->dev, &err);
+    if (s == OB_OK) u->dev->teardown_ms = 60000; /* on a machine that is shared by many */
     if (s == OB_OK) s = ob_npu_gemm_new(u->dev, &u->gemm, &err);
     if (s != OB_OK) fail_msg("%s", err.text);
 }
@@ -540,17 +541,15 @@ static void test_faults(void **state)
 
 /* --- texts of a kernel set --------------------------------------------------------------------- */
 
-static void write_set_file(ob_npu_set *set, const char *name, int64_t m, int64_t k, int64_t n, bool spoiled)
+/* A kernel file with a text and maybe a PDI into the set's folder and its list. */
+static void save_set_file(ob_npu_set *set, const char *name, const ob_npu_txn *t, const uint8_t *pdi_bytes, size_t n_pdi)
 {
-    ob_npu_place place = ob_npu_place_default();
-    ob_npu_txn t;
     ob_buf out;
     ob_buf_init(&out, 1 << 20);
-    assert_int_equal(ob_npu_text_gemm(&t, &place, m, k, n, true, NULL), OB_OK);
-    if (spoiled) nth_op(&t, OB_TXN_MASKWRITE, 0)[5] = 0xF00;
-    const ob_npu_elf_text text = {.name = "gemm", .data = (uint8_t *)t.text.data, .n_bytes = t.text.len,
-                                  .patches = (ob_npu_patch *)t.patches.data, .n_patches = t.patches.len / sizeof(ob_npu_patch)};
-    assert_int_equal(ob_npu_elf_write(&out, "gemm_i8", 3, NULL, 0, &text, 1, NULL), OB_OK);
+    const ob_npu_elf_pdi pdi = {.id = 1, .data = pdi_bytes, .n_bytes = n_pdi};
+    const ob_npu_elf_text text = {.name = "run", .data = (uint8_t *)t->text.data, .n_bytes = t->text.len,
+                                  .patches = (ob_npu_patch *)t->patches.data, .n_patches = t->patches.len / sizeof(ob_npu_patch)};
+    assert_int_equal(ob_npu_elf_write(&out, "gemm_i8", 3, &pdi, n_pdi > 0, &text, 1, NULL), OB_OK);
     char path[700];
     snprintf(path, sizeof path, "%s/%s", set->dir, name);
     FILE *f = fopen(path, "wb");
@@ -562,7 +561,35 @@ static void write_set_file(ob_npu_set *set, const char *name, int64_t m, int64_t
     for (unsigned i = 0; i < 32; i++) snprintf(set->files[set->n_files].sha256 + 2 * i, 3, "%02x", digest[i]);
     snprintf(set->files[set->n_files++].name, sizeof set->files[0].name, "%s", name);
     ob_buf_deinit(&out);
+}
+
+static void write_set_file(ob_npu_set *set, const char *name, int64_t m, int64_t k, int64_t n, bool spoiled)
+{
+    ob_npu_place place = ob_npu_place_default();
+    ob_npu_txn t;
+    assert_int_equal(ob_npu_text_gemm(&t, &place, m, k, n, true, NULL), OB_OK);
+    if (spoiled) nth_op(&t, OB_TXN_MASKWRITE, 0)[5] = 0xF00;
+    save_set_file(set, name, &t, NULL, 0);
     ob_npu_txn_deinit(&t);
+}
+
+static void write_manifest(const ob_npu_set *set)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/manifest.json", set->dir);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "{\"format\": 1, \"layout\": \"%s\", \"tile\": [32, 64, 128], \"mma\": [8, 8, 8], \"rtp\": {\"address\": 61440, \"lock\": 15, "
+               "\"controller\": 15}, \"devices\": [\"npu5\"], \"toolchain\": {}, \"validated_on\": [\"npu5\"], \"files\": {", OB_NPU_SET_LAYOUT);
+    for (int i = 0; i < set->n_files; i++) fprintf(f, "%s\"%s\": \"%s\"", i ? ", " : "", set->files[i].name, set->files[i].sha256);
+    fprintf(f, "}}");
+    fclose(f);
+}
+
+static void unlink_in(const char *dir, const char *name)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
 }
 
 static void test_set(void **state)
@@ -599,12 +626,47 @@ static void test_set(void **state)
     k.builder = false;
     k.set.files[0].sha256[0] ^= 1;
     assert_int_equal(ob_npu_kernel_text(&k, 128, 64, 1024, &text, &n, &patches, &n_patches, &err), OB_E_CORRUPT);
-    for (int i = 0; i < k.set.n_files; i++) {
-        char path[700];
-        snprintf(path, sizeof path, "%s/%s", dir, k.set.files[i].name);
-        unlink(path);
-    }
+    for (int i = 0; i < k.set.n_files; i++) unlink_in(dir, k.set.files[i].name);
     rmdir(dir);
+}
+
+/* The path for hardware (on the software driver, which it does not know): a soft PDI in a kernel set is refused by us, a PDI
+ * that is none by the driver. */
+static void test_pdi_of_a_set(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ob_npu_pdi_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    npu u;
+    npu_new(&u, &(ob_npu_soft_options){.driver_minor = 8});
+    ob_npu_gemm_free(u.gemm);
+    setenv("OB_NPU_KERNELS", dir, 1);
+    for (int soft = 0; soft < 2; soft++) {
+        ob_npu_set set = {0};
+        snprintf(set.dir, sizeof set.dir, "%s", dir);
+        uint8_t pdi[OB_NPU_SOFT_PDI_BYTES] = "a PDI for hardware, as far as anybody can tell";
+        if (soft) ob_npu_soft_pdi_make((ob_npu_soft_pdi *)pdi, OB_NPU_DESIGN_GEMM_I8);
+        ob_npu_txn t;
+        assert_int_equal(ob_npu_text_init(&t, 1, sizeof pdi, NULL), OB_OK);
+        ((ob_npu_patch *)t.patches.data)->arg = OB_NPU_ELF_PDI_ARG;
+        save_set_file(&set, "gemm_i8.init.elf", &t, pdi, sizeof pdi);
+        write_set_file(&set, "gemm_i8_m128_k64_n1024.elf", 128, 64, 1024, false);
+        write_manifest(&set);
+        ob_npu_os *os = u.dev->os;
+        os->soft = false;
+        ob_err err = {0};
+        ob_status s = ob_npu_gemm_new(u.dev, &u.gemm, &err);
+        os->soft = true;
+        assert_int_not_equal(s, OB_OK);
+        if (soft && !strstr(err.text, "software model")) fail_msg("%s", err.text);
+        for (int i = 0; i < set.n_files; i++) unlink_in(dir, set.files[i].name);
+        unlink_in(dir, "manifest.json");
+        ob_npu_txn_deinit(&t);
+    }
+    unsetenv("OB_NPU_KERNELS");
+    rmdir(dir);
+    u.gemm = NULL;
+    npu_free(&u);
 }
 
 int main(void)
@@ -614,6 +676,7 @@ int main(void)
         cmocka_unit_test(test_wrong_order), cmocka_unit_test(test_array_rules), cmocka_unit_test(test_copy),
         cmocka_unit_test(test_shapes),      cmocka_unit_test(test_corners), cmocka_unit_test(test_chains),
         cmocka_unit_test(test_offsets),     cmocka_unit_test(test_faults),  cmocka_unit_test(test_set),
+        cmocka_unit_test(test_pdi_of_a_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

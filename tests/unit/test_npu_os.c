@@ -859,7 +859,8 @@ static void test_real_flush(void **state)
 
 #define HASH_OF_ABC "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 #define MANIFEST(format, layout, devices, files)                                                                       \
-    "{\"format\": " format ", \"layout\": \"" layout "\", \"tile\": [32, 64, 128], \"mma\": [8, 8, 8], \"rtp\": {\"address\": 64},"   \
+    "{\"format\": " format ", \"layout\": \"" layout "\", \"tile\": [32, 64, 128], \"mma\": [8, 8, 8], "   \
+    "\"rtp\": {\"address\": 64, \"lock\": 14, \"controller\": 15},"                                                               \
     "\"devices\": [" devices "], \"toolchain\": {\"mlir_aie\": \"1.4.2\", \"llvm-aie\": \"21.0\"}, \"files\": {" files "}, \"validated_on\": []}"
 #define GOOD_FILES "\"gemm.elf\": \"" HASH_OF_ABC "\""
 
@@ -893,11 +894,24 @@ static void test_kernel_sets(void **state)
     expect_set(dir, MANIFEST("1", "i8c-1", "\"npu5\"", ""), OB_E_FORMAT, "files");
     expect_set(dir, MANIFEST("1", "i8c-1", "\"npu5\"", "\"../x\": \"" HASH_OF_ABC "\""), OB_E_FORMAT, "../x");
     expect_set(dir, MANIFEST("1", "i8c-1", "\"npu5\"", "\"x\": \"12\""), OB_E_FORMAT, "files");
+    const struct { const char *was, *is, *says; } spoiled[] = {
+        {"[32, 64, 128]", "[64, 64, 64]", "tile"}, {"[8, 8, 8]", "[4, 8, 8]", "tile"}, {"\"address\": 64", "\"address\": 65", "rtp"},
+        {"\"lock\": 14", "\"lock\": 16", "rtp"},   {"\"controller\": 15", "\"other\": 15", "rtp"},
+    };
+    for (size_t i = 0; i < sizeof spoiled / sizeof *spoiled; i++) {
+        const char *good = MANIFEST("1", "i8c-1", "\"npu5\"", GOOD_FILES), *at = strstr(good, spoiled[i].was);
+        char text[1024];
+        assert_non_null(at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, spoiled[i].is, at + strlen(spoiled[i].was));
+        expect_set(dir, text, strcmp(spoiled[i].says, "rtp") == 0 ? OB_E_FORMAT : OB_E_UNSUPPORTED, spoiled[i].says);
+    }
     expect_set(dir, MANIFEST("1", "i8c-1", "\"npu4\", \"npu5\"", GOOD_FILES), OB_OK, NULL);
     assert_int_equal(ob_npu_set_find(OB_NPU_5, &set, &err), OB_OK);
     assert_string_equal(set.toolchain, "mlir_aie 1.4.2, llvm-aie 21.0");
     assert_int_equal(set.tile[2], 128);
     assert_int_equal(set.rtp_addr, 64);
+    assert_int_equal(set.rtp_lock, 14);
+    assert_int_equal(set.controller, 15);
     assert_false(set.validated);
     assert_int_equal(ob_npu_set_read(&set, "other.elf", &data, &n, &err), OB_E_NOT_FOUND);
     assert_int_equal(ob_npu_set_read(&set, "gemm.elf", &data, &n, &err), OB_E_NOT_FOUND);

@@ -26,8 +26,8 @@ import tempfile
 
 PACKAGES = ["libxrt-utils-npu", "libxrt-utils", "libxrt2", "libxrt-npu2", "libc6", "libgcc-s1", "libstdc++6", "libuuid1", "libssl3t64",
             "libzstd1", "zlib1g"]
-TXN_ELFS = ["gemm_m128_k128_n2048", "gemm_m512_k64_n1024", "gemm_m128_k4160_n3072"]
-DUMPS = ["nop", "copy", "gemm_m128_k128_n2048", "gemm_m512_k64_n1024", "gemm_m128_k4160_n3072", "gemv_k256_n1024"]
+TXN_ELFS = ["gemm_m128_k128_n2048", "gemm_m512_k64_n1024", "gemm_m128_k4160_n3072", "step"]
+DUMPS = ["nop", "copy", "gemm_m128_k128_n2048", "gemm_m512_k64_n1024", "gemm_m128_k4160_n3072", "gemv_k256_n1024", "step"]
 
 
 def sh(cmd, **kw):

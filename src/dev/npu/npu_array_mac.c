@@ -17,7 +17,7 @@ enum {
 };
 
 /* Weights [32 pairs of k][128 outputs][2], widened. */
-static void widen(const int8_t *tile, int16_t *out)
+static void widen_c(const int8_t *tile, int16_t *out)
 {
     for (int ku = 0; ku < OB_NPU_TILE_K / 8; ku++)
         for (int nu = 0; nu < N / 8; nu++) {
@@ -31,18 +31,21 @@ static void widen(const int8_t *tile, int16_t *out)
         }
 }
 
-/* Row m (0..31) of an activation tile; false when it is all zero, as padding is. */
+/* Row m (0..31) of an activation tile, widened; false when it is all zero, as padding is. */
 static bool read_row(const int8_t *tile, int m, int16_t *row)
 {
-    int any = 0;
-    for (int ku = 0; ku < OB_NPU_TILE_K / 8; ku++) {
-        const int8_t *p = tile + (m / 8 * (OB_NPU_TILE_K / 8) + ku) * 64 + m % 8 * 8;
-        for (int k = 0; k < 8; k++) {
-            row[ku * 8 + k] = p[k];
-            any |= p[k];
-        }
+    enum { PARTS = OB_NPU_TILE_K / 8 };
+    const int8_t *first = tile + m / 8 * PARTS * 64 + m % 8 * 8; /* its 8 bytes in the row's first micro-tile */
+    uint64_t any = 0;
+    for (int ku = 0; ku < PARTS; ku++) {
+        uint64_t part;
+        memcpy(&part, first + ku * 64, 8);
+        any |= part;
     }
-    return any != 0;
+    if (!any) return false;
+    for (int ku = 0; ku < PARTS; ku++)
+        for (int k = 0; k < 8; k++) row[ku * 8 + k] = first[ku * 64 + k];
+    return true;
 }
 
 /* acc[128] += row[64] * w */
@@ -56,6 +59,18 @@ static void mac_row_c(const int16_t *row, const int16_t *w, int32_t *acc)
 }
 
 #ifdef HAVE_AVX2_PATH
+/* A pair of a micro-tile's rows at a time: interleaved they are in the order wanted. */
+__attribute__((target("avx2"))) static void widen_avx2(const int8_t *tile, int16_t *out)
+{
+    for (int ku = 0; ku < OB_NPU_TILE_K / 8; ku++)
+        for (int nu = 0; nu < N / 8; nu++)
+            for (int kp = 0; kp < 4; kp++) {
+                __m128i two = _mm_loadu_si128((const __m128i *)(tile + ku * MICRO_ROW + nu * 64 + kp * 16));
+                __m128i mixed = _mm_unpacklo_epi8(two, _mm_unpackhi_epi64(two, two));
+                _mm256_storeu_si256((__m256i *)(out + ((ku * 4 + kp) * N + nu * 8) * 2), _mm256_cvtepi8_epi16(mixed));
+            }
+}
+
 __attribute__((target("avx2"))) static void mac_row_avx2(const int16_t *row, const int16_t *w, int32_t *acc)
 {
     for (int n0 = 0; n0 < N; n0 += 64) {
@@ -74,25 +89,28 @@ __attribute__((target("avx2"))) static void mac_row_avx2(const int16_t *row, con
 }
 #endif
 
-typedef void (*mac_row_fn)(const int16_t *row, const int16_t *w, int32_t *acc);
+typedef struct mac_kernels {
+    void (*widen)(const int8_t *tile, int16_t *out);
+    void (*row)(const int16_t *row, const int16_t *w, int32_t *acc);
+} mac_kernels;
 
-static mac_row_fn mac_row(void)
+static mac_kernels kernels(void)
 {
 #ifdef HAVE_AVX2_PATH
-    if (__builtin_cpu_supports("avx2")) return mac_row_avx2;
+    if (__builtin_cpu_supports("avx2")) return (mac_kernels){widen_avx2, mac_row_avx2};
 #endif
-    return mac_row_c;
+    return (mac_kernels){widen_c, mac_row_c};
 }
 
 void ob_npu_mac_i8(const int8_t *const a[OB_NPU_ROWS], const int8_t *b, int64_t n_steps, int32_t *acc)
 {
-    mac_row_fn mac = mac_row();
+    const mac_kernels mac = kernels();
     int16_t w[OB_NPU_TILE_K * N], row[OB_NPU_TILE_K];
     for (int64_t s = 0; s < n_steps; s++) {
-        widen(b + s * OB_NPU_B_TILE_BYTES, w);
+        mac.widen(b + s * OB_NPU_B_TILE_BYTES, w);
         for (int r = 0; r < OB_NPU_ROWS; r++)
             for (int m = 0; m < OB_NPU_TILE_M; m++)
-                if (read_row(a[r] + s * OB_NPU_A_TILE_BYTES, m, row)) mac(row, w, acc + (r * OB_NPU_TILE_M + m) * N);
+                if (read_row(a[r] + s * OB_NPU_A_TILE_BYTES, m, row)) mac.row(row, w, acc + (r * OB_NPU_TILE_M + m) * N);
     }
 }
 

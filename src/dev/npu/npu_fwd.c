@@ -97,23 +97,52 @@ struct ob_npu_fwd {
 
 /* ---- on the host ------------------------------------------------------------------------------- */
 
-void ob_npu_strip_mul(const int8_t *a, int64_t n_rows, int64_t k_pad, const int8_t *strip, int32_t *sums, int64_t lds)
+/* Products of 64 codes summed in f32 are whole numbers below 2^24, so nothing is rounded; then they join the int32 sums. */
+typedef float v8 __attribute__((vector_size(32)));
+enum { TK = OB_NPU_TILE_K, TN = OB_NPU_TILE_N, HALF = TN / 2 / 8 /* vectors of half a tile's outputs */ };
+_Static_assert(TK * 127 * 127 < 1 << 24, "sums of a tile are exact in f32");
+
+static inline __attribute__((always_inline)) void strip_mul(const int8_t *a, int64_t n_rows, int64_t k_pad, const int8_t *strip,
+                                                            int32_t *sums, int64_t lds)
 {
-    enum { TK = OB_NPU_TILE_K, TN = OB_NPU_TILE_N, M = OB_NPU_MICRO };
-    int16_t w[TK][TN];
+    enum { M = OB_NPU_MICRO };
+    _Alignas(32) float w[TK][TN];
     for (int64_t r = 0; r < n_rows; r++) memset(sums + r * lds, 0, TN * sizeof *sums);
     for (int64_t k0 = 0; k0 < k_pad; k0 += TK, strip += OB_NPU_B_TILE_BYTES) {
         for (int k = 0; k < TK; k++)
-            for (int j = 0; j < TN; j++) w[k][j] = strip[((k / M) * (TN / M) + j / M) * M * M + k % M * M + j % M];
-        for (int64_t r = 0; r < n_rows; r++) {
-            int32_t *s = sums + r * lds;
-            const int8_t *x = a + r * k_pad + k0;
-            for (int k = 0; k < TK; k++) {
-                const int16_t xk = x[k];
-                for (int j = 0; j < TN; j++) s[j] += xk * w[k][j];
+            for (int j = 0; j < TN; j += M)
+                for (int i = 0; i < M; i++) w[k][j + i] = strip[((k / M) * (TN / M) + j / M) * M * M + k % M * M + i];
+        for (int64_t r = 0; r < n_rows; r++)
+            for (int half = 0; half < 2; half++) {
+                v8 acc[HALF] = {{0}};
+                for (int k = 0; k < TK; k++) {
+                    const v8 *at = (const v8 *)(const void *)(w[k] + half * TN / 2);
+                    const float x = a[r * k_pad + k0 + k];
+                    for (int i = 0; i < HALF; i++) acc[i] += x * at[i];
+                }
+                int32_t *s = sums + r * lds + half * TN / 2;
+                for (int i = 0; i < TN / 2; i++) s[i] += (int32_t)acc[i / 8][i % 8];
             }
-        }
     }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void strip_mul_avx2(const int8_t *a, int64_t n_rows, int64_t k_pad, const int8_t *strip,
+                                                           int32_t *sums, int64_t lds)
+{
+    strip_mul(a, n_rows, k_pad, strip, sums, lds);
+}
+#endif
+
+void ob_npu_strip_mul(const int8_t *a, int64_t n_rows, int64_t k_pad, const int8_t *strip, int32_t *sums, int64_t lds)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        strip_mul_avx2(a, n_rows, k_pad, strip, sums, lds);
+        return;
+    }
+#endif
+    strip_mul(a, n_rows, k_pad, strip, sums, lds);
 }
 
 typedef struct strips {

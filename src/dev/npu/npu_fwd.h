@@ -47,7 +47,7 @@ void ob_npu_fwd_get_stats(const ob_npu_fwd *f, ob_npu_fwd_stats *out);
 ob_npu_pack_stats ob_npu_fwd_pack_stats(const ob_npu_fwd *f);
 const char *ob_npu_fwd_pack_path(const ob_npu_fwd *f);
 
-/* Plain int32 product of 128 outputs: sums [n_rows][lds] of a [n_rows][k_pad] and the strip's tiles, K padded. */
+/* Exact product of 128 outputs: sums [n_rows][lds] of a [n_rows][k_pad] and the strip's tiles, K padded. */
 void ob_npu_strip_mul(const int8_t *a, int64_t n_rows, int64_t k_pad, const int8_t *strip, int32_t *sums, int64_t lds);
 
 #endif

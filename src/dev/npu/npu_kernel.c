@@ -116,7 +116,9 @@ static ob_status real_pdi(ob_npu_kernel *k, uint32_t *id, ob_err *err)
     if (s == OB_OK) {
         *id = l.elf.pdis[0].id;
         ob_npu_bo_write(k->pdi, 0, l.elf.pdis[0].data, l.elf.pdis[0].n_bytes);
-        if (k->set.rtp_addr) k->place.rtp_addr = k->set.rtp_addr;
+        k->place = (ob_npu_place){.rtp_addr = k->set.rtp_addr, .lock_addr = OB_NPU_LOCK_BASE + 16 * k->set.rtp_lock, .controller = k->set.controller};
+        if (!k->set.validated)
+            ob_log_warn("npu: nobody has validated the kernels in %s on %s yet; `1bit npu selftest` tries them", k->set.dir, ob_npu_gen_name(k->dev->id.gen));
     }
     unload(&l);
     return s;

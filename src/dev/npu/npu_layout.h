@@ -52,6 +52,7 @@ enum {
  * it): words in each core's memory, then 1 into a lock; and the controller that DMA's tokens are routed to. */
 enum {
     OB_NPU_RTP_ADDR = 0xF000, /* [steps along K][output tiles] */
+    OB_NPU_LOCK_BASE = 0x1F000,     /* of a core's 16 locks, 16 bytes each */
     OB_NPU_RTP_LOCK_ADDR = 0x1F0F0, /* lock 15 */
     OB_NPU_TOKEN_CONTROLLER = 15,
     OB_NPU_FIRST_CORE_ROW = 2,

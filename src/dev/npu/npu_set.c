@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 #include "base/math.h"
+#include "dev/npu/npu_layout.h"
 
 enum { MANIFEST_MAX = 1 << 20, FILE_MAX = 64 << 20, FORMAT = 1 };
 
@@ -123,8 +124,22 @@ static void read_toolchain(const json_t *tools, char *text, size_t cap)
     }
 }
 
+/* A word of each core's memory, one of its 16 locks, one of 31 controllers. */
+static ob_status read_rtp(const json_t *rtp, ob_npu_set *out, ob_err *err)
+{
+    const json_int_t address = json_integer_value(json_object_get(rtp, "address")), lock = json_integer_value(json_object_get(rtp, "lock"));
+    const json_int_t controller = json_integer_value(json_object_get(rtp, "controller"));
+    if (address < 0 || address > 0xFFF0 || address % 4 || lock < 0 || lock > 15 || controller < 1 || controller > 31)
+        return ob_err_set(err, OB_E_FORMAT, "\"rtp\" has an \"address\", a \"lock\" or a \"controller\" that does not exist");
+    out->rtp_addr = (uint32_t)address;
+    out->rtp_lock = (uint32_t)lock;
+    out->controller = (uint32_t)controller;
+    return OB_OK;
+}
+
 static ob_status read_manifest(const json_t *m, ob_npu_gen gen, ob_npu_set *out, ob_err *err)
 {
+    static const int own_tile[3] = {OB_NPU_TILE_M, OB_NPU_TILE_K, OB_NPU_TILE_N}, own_mma[3] = {OB_NPU_MICRO, OB_NPU_MICRO, OB_NPU_MICRO};
     const char *layout = json_string_value(json_object_get(m, "layout"));
     if (!json_is_object(m) || json_integer_value(json_object_get(m, "format")) != FORMAT)
         return ob_err_set(err, OB_E_UNSUPPORTED, "its format is not %d", FORMAT);
@@ -136,7 +151,10 @@ static ob_status read_manifest(const json_t *m, ob_npu_gen gen, ob_npu_set *out,
         return ob_err_set(err, OB_E_UNSUPPORTED, "it is not for %s (\"devices\")", ob_npu_gen_name(gen));
     if (!read_triple(json_object_get(m, "tile"), out->tile) || !read_triple(json_object_get(m, "mma"), out->mma))
         return ob_err_set(err, OB_E_FORMAT, "\"tile\" and \"mma\" must be three sizes each");
-    out->rtp_addr = (uint32_t)json_integer_value(json_object_get(json_object_get(m, "rtp"), "address"));
+    if (memcmp(out->tile, own_tile, sizeof own_tile) != 0 || memcmp(out->mma, own_mma, sizeof own_mma) != 0)
+        return ob_err_set(err, OB_E_UNSUPPORTED, "its tile is %d x %d x %d, this program's %d x %d x %d", out->tile[0], out->tile[1], out->tile[2],
+                          own_tile[0], own_tile[1], own_tile[2]);
+    OB_TRY(read_rtp(json_object_get(m, "rtp"), out, err));
     out->validated = lists(json_object_get(m, "validated_on"), ob_npu_gen_name(gen));
     read_toolchain(json_object_get(m, "toolchain"), out->toolchain, sizeof out->toolchain);
     return read_files(json_object_get(m, "files"), out, err);

@@ -22,7 +22,8 @@ typedef struct ob_npu_set {
     struct { char name[96], sha256[65]; } files[OB_NPU_SET_MAX_FILES];
     int n_files;
     bool validated;               /* somebody ran it on this kind of device */
-    uint32_t rtp_addr;            /* where loop counts are written, "rtp": {"address": N}; 0: none */
+    uint32_t rtp_addr, rtp_lock;  /* "rtp": where in a core's memory loop counts are written, and which lock says so */
+    uint32_t controller;          /* that tokens of DMA are routed to */
 } ob_npu_set;
 
 /* The set for this generation: the folder $OB_NPU_KERNELS and no other; else `npu4` and the like, or the folder itself,
