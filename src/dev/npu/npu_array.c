@@ -20,11 +20,17 @@ static uint32_t pdi_check(const ob_npu_soft_pdi *p)
 
 void ob_npu_soft_pdi_make(ob_npu_soft_pdi *out, ob_npu_design kind)
 {
-    *out = (ob_npu_soft_pdi){.version = 1, .kind = (uint32_t)kind, .rows = OB_NPU_ROWS, .cols = OB_NPU_COLS, .fifo_depth = 2,
-                             .rtp_addr = OB_NPU_RTP_ADDR, .lock_addr = OB_NPU_RTP_LOCK_ADDR};
+    *out = (ob_npu_soft_pdi){.version = 1,
+                             .kind = (uint32_t)kind,
+                             .rows = OB_NPU_ROWS,
+                             .cols = OB_NPU_COLS,
+                             .fifo_depth = 2,
+                             .rtp_addr = OB_NPU_RTP_ADDR,
+                             .lock_addr = OB_NPU_RTP_LOCK_ADDR};
     memcpy(out->magic, OB_NPU_SOFT_PDI_MAGIC, sizeof out->magic);
     if (kind == OB_NPU_DESIGN_GEMM_I8) out->m = OB_NPU_TILE_M, out->k = OB_NPU_TILE_K, out->n = OB_NPU_TILE_N;
-    if (kind == OB_NPU_DESIGN_GEMV_Q4 || kind == OB_NPU_DESIGN_STEP) out->m = 1, out->k = OB_NPU_Q4_TILE_K, out->n = OB_NPU_Q4_TILE_N;
+    if (kind == OB_NPU_DESIGN_GEMV_Q4 || kind == OB_NPU_DESIGN_STEP)
+        out->m = 1, out->k = OB_NPU_Q4_TILE_K, out->n = OB_NPU_Q4_TILE_N;
     out->check = pdi_check(out);
 }
 
@@ -97,14 +103,15 @@ static ob_npu_soft_end start_transfer(array *a, channel *c)
     if (!ob_npu_bd_decode(regs, &c->bd) || !c->bd.n_words)
         return ob_npu_array_fault(a, "column %d, descriptor %u is not valid or not of our kind", c->col, t->bd);
     if (c->bd.addr < OB_NPU_SHIM_BASE)
-        return ob_npu_array_fault(a, "column %d, descriptor %u: address 0x%llx is below DDR", c->col, t->bd, (unsigned long long)c->bd.addr);
+        return ob_npu_array_fault(a, "column %d, descriptor %u: address 0x%llx is below DDR", c->col, t->bd,
+                                  (unsigned long long)c->bd.addr);
     uint32_t it = c->bd.it_current % c->bd.it_wrap;
     c->dev_addr = c->bd.addr - OB_NPU_SHIM_BASE + (uint64_t)it * c->bd.it_step * 4;
     c->mem = a->bus->at(a->bus->arg, c->dev_addr, (size_t)(last_word(&c->bd) + 1) * 4, c->dir == OB_S2MM);
     if (!c->mem)
-        return ob_npu_array_fault(a, "column %d, descriptor %u: %s of %llu bytes at 0x%llx leaves its buffer", c->col, t->bd,
-                                  c->dir == OB_S2MM ? "a write" : "a read", (unsigned long long)(last_word(&c->bd) + 1) * 4,
-                                  (unsigned long long)c->dev_addr);
+        return ob_npu_array_fault(a, "column %d, descriptor %u: %s of %llu bytes at 0x%llx leaves its buffer", c->col,
+                                  t->bd, c->dir == OB_S2MM ? "a write" : "a read",
+                                  (unsigned long long)(last_word(&c->bd) + 1) * 4, (unsigned long long)c->dev_addr);
     regs[6] = (regs[6] & 0x03FFFFFF) | (it + 1) % c->bd.it_wrap << 26;
     c->pos = 0;
     c->active = true;
@@ -138,7 +145,8 @@ static void end_transfer(channel *c)
 
 /* The next n bytes of a channel (they are there: channel_left): out of memory, or into it from src. Returns where they
  * lie when that is one run and dst is not needed, else fills dst. */
-static ob_npu_soft_end stream(array *a, channel *c, uint64_t n, uint8_t *dst, const uint8_t *src, const uint8_t **direct)
+static ob_npu_soft_end stream(array *a, channel *c, uint64_t n, uint8_t *dst, const uint8_t *src,
+                              const uint8_t **direct)
 {
     for (uint64_t done = 0; done < n;) {
         if (!c->active) {
@@ -201,8 +209,8 @@ static ob_npu_soft_end write_core(array *a, uint64_t addr, uint32_t value)
         a->rtp[col][row][(off - OB_NPU_RTP_ADDR) / 4] = value;
         return OB_NPU_RUN_DONE;
     }
-    return ob_npu_array_fault(a, "a write to 0x%llx (%s): the software model has parameters only there", (unsigned long long)addr,
-                              ob_npu_reg_class_name(ob_npu_reg_classify(addr)));
+    return ob_npu_array_fault(a, "a write to 0x%llx (%s): the software model has parameters only there",
+                              (unsigned long long)addr, ob_npu_reg_class_name(ob_npu_reg_classify(addr)));
 }
 
 /* Set the bits of `mask` in a register. */
@@ -218,12 +226,14 @@ static ob_npu_soft_end write_reg(array *a, uint64_t addr, uint32_t value, uint32
         return OB_NPU_RUN_DONE;
     }
     case OB_REG_SHIM_QUEUE:
-        if (mask != UINT32_MAX) return ob_npu_array_fault(a, "a masked write to the queue at 0x%llx", (unsigned long long)addr);
+        if (mask != UINT32_MAX)
+            return ob_npu_array_fault(a, "a masked write to the queue at 0x%llx", (unsigned long long)addr);
         return push(a, addr, value);
     case OB_REG_SHIM_CTRL:
         for (int dir = OB_S2MM; dir <= OB_MM2S; dir++)
             for (int i = 0; i < OB_SHIM_CHANNELS; i++)
-                if (off == (uint32_t)(dir == OB_S2MM ? OB_SHIM_S2MM_QUEUE : OB_SHIM_MM2S_QUEUE) - 4 + (uint32_t)i * OB_SHIM_QUEUE_STEP) {
+                if (off == (uint32_t)(dir == OB_S2MM ? OB_SHIM_S2MM_QUEUE : OB_SHIM_MM2S_QUEUE) - 4 +
+                               (uint32_t)i * OB_SHIM_QUEUE_STEP) {
                     uint32_t *r = &channel_of(a, col, dir, i)->ctrl;
                     *r = (*r & ~mask) | (value & mask);
                 }
@@ -257,7 +267,8 @@ static ob_npu_soft_end wait_tokens(array *a, const ob_npu_op *op)
         ob_npu_soft_end end = ob_npu_cores_step(a, &progress);
         if (end != OB_NPU_RUN_DONE) return end;
         if (!progress) {
-            snprintf(a->out->text, sizeof a->out->text, "waits for a token of %s %d in columns %d to %d that cannot come",
+            snprintf(a->out->text, sizeof a->out->text,
+                     "waits for a token of %s %d in columns %d to %d that cannot come",
                      op->dir == OB_S2MM ? "S2MM" : "MM2S", op->channel, op->col, op->col + op->n_cols - 1);
             return OB_NPU_RUN_HANG;
         }
@@ -297,7 +308,8 @@ static ob_npu_soft_end map_again(array *a)
     return OB_NPU_RUN_DONE;
 }
 
-static ob_npu_soft_end array_run(void *array_, const uint32_t *txn, size_t n_words, const ob_npu_soft_bus *bus, ob_npu_soft_run *out)
+static ob_npu_soft_end array_run(void *array_, const uint32_t *txn, size_t n_words, const ob_npu_soft_bus *bus,
+                                 ob_npu_soft_run *out)
 {
     array *a = array_;
     memset(out, 0, sizeof *out);
@@ -322,7 +334,8 @@ static ob_npu_soft_end array_run(void *array_, const uint32_t *txn, size_t n_wor
         out->txn_op = op.index;
         end = run_op(a, &op);
     }
-    /* A guess at the hardware: 50 GB/s, 10 TMAC/s, 20 us a command. It drives a virtual clock and is shown to nobody. */
+    /* A guess at the hardware: 50 GB/s, 10 TMAC/s, 20 us a command. It drives a virtual clock and is shown to nobody.
+     */
     uint64_t ns = OB_MAX(a->n_bytes / 50, a->n_macs / 10000);
     out->ns = ns + 20000;
     return end;

@@ -86,7 +86,8 @@ static void multiply(array *a, int col, const uint8_t *const x[OB_NPU_ROWS], con
         for (int r = 0; r < OB_NPU_ROWS; r++) {
             uint16_t v[OB_NPU_Q4_TILE_K];
             memcpy(v, x[r] + s * sizeof v, sizeof v);
-            ob_npu_mac_q4(v, w + (s * OB_NPU_ROWS + (uint64_t)r) * OB_NPU_Q4_TILE_BYTES, a->acc.f[col] + r * OB_NPU_Q4_TILE_N);
+            ob_npu_mac_q4(v, w + (s * OB_NPU_ROWS + (uint64_t)r) * OB_NPU_Q4_TILE_BYTES,
+                          a->acc.f[col] + r * OB_NPU_Q4_TILE_N);
         }
     a->n_macs += n * OB_NPU_ROWS * OB_NPU_Q4_TILE_N * OB_NPU_Q4_TILE_K;
 }
@@ -120,6 +121,7 @@ static ob_npu_soft_end multiply_step(array *a, bool *progress)
 ob_npu_soft_end ob_npu_cores_step(array *a, bool *progress)
 {
     if (a->design == OB_NPU_DESIGN_COPY) return copy_step(a, progress);
-    if (a->design == OB_NPU_DESIGN_STEP && a->lock[0][0] == OB_NPU_LOCK_VECTOR && !a->running) return ob_npu_vector_step(a, progress);
+    if (a->design == OB_NPU_DESIGN_STEP && a->lock[0][0] == OB_NPU_LOCK_VECTOR && !a->running)
+        return ob_npu_vector_step(a, progress);
     return multiply_step(a, progress);
 }

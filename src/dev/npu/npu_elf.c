@@ -8,7 +8,8 @@
 #include "base/span.h"
 
 enum { EHDR_BYTES = 52, SHDR_BYTES = 40, SYM_BYTES = 16, RELA_BYTES = 12, MAX_SECTIONS = 2048 };
-enum { SHT_PROGBITS_ = 1, SHT_SYMTAB_ = 2, SHT_RELA_ = 4, SHT_NOTE_ = 7, SHT_NOBITS_ = 8, SHT_DYNSYM_ = 11, SHT_GROUP_ = 17 };
+enum { SHT_PROGBITS_ = 1, SHT_SYMTAB_ = 2, SHT_RELA_ = 4, SHT_NOTE_ = 7 };
+enum { SHT_NOBITS_ = 8, SHT_DYNSYM_ = 11, SHT_GROUP_ = 17 };
 
 typedef struct section {
     const char *name;
@@ -41,7 +42,10 @@ static uint32_t u16_at(const uint8_t *p)
     return v;
 }
 
-static ob_status bad(const reader *r, const char *what) { return ob_err_set(r->err, OB_E_FORMAT, "kernel ELF: %s", what); }
+static ob_status bad(const reader *r, const char *what)
+{
+    return ob_err_set(r->err, OB_E_FORMAT, "kernel ELF: %s", what);
+}
 
 /* A text that ends inside its table; NULL: it does not. */
 static const char *string_at(const ob_span *table, uint32_t off)
@@ -63,7 +67,8 @@ static ob_status read_header(const reader *r, uint32_t *sh_off, uint32_t *n, uin
     *names = u16_at(h + 50);
     if (u16_at(h + 46) != SHDR_BYTES) return bad(r, "section headers of an unknown size");
     if (*n < 1 || *n > MAX_SECTIONS || *names >= *n) return bad(r, "number of sections");
-    if (*sh_off > r->n_bytes || (uint64_t)*n * SHDR_BYTES > r->n_bytes - *sh_off) return bad(r, "section headers outside of the file");
+    if (*sh_off > r->n_bytes || (uint64_t)*n * SHDR_BYTES > r->n_bytes - *sh_off)
+        return bad(r, "section headers outside of the file");
     return OB_OK;
 }
 
@@ -143,7 +148,8 @@ static ob_status sort_sections(reader *r)
         if (number_after(s->name, ".pdi.", &id)) OB_TRY(add_pdi(r, s, id));
         else if (strcmp(s->name, ".ctrltext") == 0 || number_after(s->name, ".ctrltext.", &id)) OB_TRY(add_text(r, s));
         else if (strncmp(s->name, ".ctrldata", 9) == 0 || strncmp(s->name, ".ctrlpkt", 8) == 0)
-            return ob_err_set(r->err, OB_E_UNSUPPORTED, "kernel ELF: it has control packets (%.40s), which this program does not use", s->name);
+            return ob_err_set(r->err, OB_E_UNSUPPORTED,
+                              "kernel ELF: it has control packets (%.40s), which this program does not use", s->name);
     }
     return OB_OK;
 }
@@ -204,7 +210,8 @@ static ob_status find_arg(const reader *r, const char *name, uint16_t *arg)
         return ob_err_set(r->err, OB_E_FORMAT, "kernel ELF: it loads PDI %u, which it does not have", n);
     }
     if (!number_after(name, "", &n))
-        return ob_err_set(r->err, OB_E_UNSUPPORTED, "kernel ELF: it wants an address of '%.40s', which this program does not know", name);
+        return ob_err_set(r->err, OB_E_UNSUPPORTED,
+                          "kernel ELF: it wants an address of '%.40s', which this program does not know", name);
     if (n < r->first_arg || n - r->first_arg >= OB_NPU_ELF_MAX_ARGS)
         return ob_err_set(r->err, OB_E_FORMAT, "kernel ELF: argument '%.8s' is out of range", name);
     *arg = (uint16_t)(n - r->first_arg);
@@ -231,10 +238,11 @@ static ob_status read_relocation(reader *r, const section *table, const uint8_t 
         !symbol_at(r, &r->sections[table->link], info >> 8, &sym, &name))
         return bad(r, "a relocation without a symbol");
     uint32_t target = u16_at(sym + 14);
-    if (target >= r->n_sections || r->sections[target].text < 0) return bad(r, "a relocation of what is no control text");
+    if (target >= r->n_sections || r->sections[target].text < 0)
+        return bad(r, "a relocation of what is no control text");
     ob_npu_elf_text *t = &r->out->texts[r->sections[target].text];
     ob_npu_patch p = {.off = off, .kind = (uint16_t)(info & 0xFF), .addend = addend, .n_bytes = u32_at(sym + 8)};
-    size_t extent = p.kind == OB_PATCH_SCALAR32 ? 4 : p.kind == OB_PATCH_CTRL48 ? 16 : p.kind == OB_PATCH_SHIM48 ? 12 : p.kind == OB_PATCH_ADDR64 ? 8 : 0;
+    const size_t extent = ob_npu_patch_extent(p.kind);
     if (!extent) return ob_err_set(r->err, OB_E_UNSUPPORTED, "kernel ELF: relocation type %u", p.kind);
     if (off & 3 || off < 4 * OB_TXN_HEADER_WORDS || off > t->n_bytes || extent > t->n_bytes - off)
         return bad(r, "a relocation outside of its control text");
@@ -258,7 +266,8 @@ static ob_status read_relocations(reader *r)
     if (n * r->out->n_texts > OB_NPU_ELF_MAX_BYTES / sizeof(ob_npu_patch)) return bad(r, "too many relocations");
     for (size_t t = 0; t < r->out->n_texts; t++) {
         r->out->texts[t].patches = ob_calloc(n, sizeof(ob_npu_patch));
-        if (!r->out->texts[t].patches) return ob_err_set(r->err, OB_E_NO_MEMORY, "kernel ELF: no memory for relocations");
+        if (!r->out->texts[t].patches)
+            return ob_err_set(r->err, OB_E_NO_MEMORY, "kernel ELF: no memory for relocations");
     }
     for (uint32_t i = 0; i < r->n_sections; i++)
         if (r->sections[i].type == SHT_RELA_)
@@ -290,8 +299,8 @@ void ob_npu_elf_free(ob_npu_elf *e)
     memset(e, 0, sizeof *e);
 }
 
-ob_status ob_npu_elf_place(const ob_npu_elf *e, const ob_npu_elf_text *text, uint8_t *dst, const uint64_t *args, size_t n_args,
-                           const uint64_t *pdis, ob_err *err)
+ob_status ob_npu_elf_place(const ob_npu_elf *e, const ob_npu_elf_text *text, uint8_t *dst, const uint64_t *args,
+                           size_t n_args, const uint64_t *pdis, ob_err *err)
 {
     memcpy(dst, text->data, text->n_bytes);
     for (size_t i = 0; i < text->n_patches; i++) {

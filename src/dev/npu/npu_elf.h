@@ -49,12 +49,12 @@ void ob_npu_elf_free(ob_npu_elf *e);
 
 /* text->data with its addresses put in: dst (n_bytes of it). args: device addresses of host arguments; pdis: of the
  * file's PDIs. */
-OB_MUST_CHECK ob_status ob_npu_elf_place(const ob_npu_elf *e, const ob_npu_elf_text *text, uint8_t *dst, const uint64_t *args,
-                                         size_t n_args, const uint64_t *pdis, ob_err *err);
+OB_MUST_CHECK ob_status ob_npu_elf_place(const ob_npu_elf *e, const ob_npu_elf_text *text, uint8_t *dst,
+                                         const uint64_t *args, size_t n_args, const uint64_t *pdis, ob_err *err);
 
 /* A file with these parts, as aiebu-asm would lay it out. kernel: plain name ("gemm"); it takes n_args pointers.
  * Patches name PDIs by OB_NPU_ELF_PDI_ARG + place in pdis. */
-OB_MUST_CHECK ob_status ob_npu_elf_write(ob_buf *out, const char *kernel, uint32_t n_args, const ob_npu_elf_pdi *pdis, size_t n_pdis,
-                                         const ob_npu_elf_text *texts, size_t n_texts, ob_err *err);
+OB_MUST_CHECK ob_status ob_npu_elf_write(ob_buf *out, const char *kernel, uint32_t n_args, const ob_npu_elf_pdi *pdis,
+                                         size_t n_pdis, const ob_npu_elf_text *texts, size_t n_texts, ob_err *err);
 
 #endif

@@ -123,7 +123,8 @@ static void write_headers(writer *w, uint32_t n_loads)
     }
 }
 
-static ob_status check_parts(const ob_npu_elf_pdi *pdis, size_t n_pdis, const ob_npu_elf_text *texts, size_t n_texts, ob_err *err)
+static ob_status check_parts(const ob_npu_elf_pdi *pdis, size_t n_pdis, const ob_npu_elf_text *texts, size_t n_texts,
+                             ob_err *err)
 {
     if (n_pdis > OB_NPU_ELF_MAX_PDIS || !n_texts || n_texts > OB_NPU_ELF_MAX_TEXTS)
         return ob_err_set(err, OB_E_LIMIT, "kernel ELF of %zu PDIs and %zu texts", n_pdis, n_texts);
@@ -132,7 +133,9 @@ static ob_status check_parts(const ob_npu_elf_pdi *pdis, size_t n_pdis, const ob
     for (size_t i = 0; i < n_texts; i++)
         for (size_t k = 0; k < texts[i].n_patches; k++) {
             const ob_npu_patch *p = &texts[i].patches[k];
-            if (p->addend >> 32 || p->n_bytes >> 32 || (p->arg >= OB_NPU_ELF_PDI_ARG ? p->arg - OB_NPU_ELF_PDI_ARG >= (int)n_pdis : p->arg >= OB_NPU_ELF_MAX_ARGS))
+            if (p->addend >> 32 || p->n_bytes >> 32 ||
+                (p->arg >= OB_NPU_ELF_PDI_ARG ? p->arg - OB_NPU_ELF_PDI_ARG >= (int)n_pdis
+                                              : p->arg >= OB_NPU_ELF_MAX_ARGS))
                 return ob_err_set(err, OB_E_INVALID, "kernel ELF: patch %zu of text %zu", k, i);
         }
     return OB_OK;
@@ -150,12 +153,14 @@ static void write_sections(writer *w, const char *kernel, uint32_t n_args, const
     char name[80];
     for (size_t i = 0; i < n_pdis; i++) {
         snprintf(name, sizeof name, ".pdi.%u", pdis[i].id);
-        add_section(w, name, (header){.type = PROGBITS, .flags = ALLOC_EXEC, .align = 16}, pdis[i].data, pdis[i].n_bytes);
+        add_section(w, name, (header){.type = PROGBITS, .flags = ALLOC_EXEC, .align = 16}, pdis[i].data,
+                    pdis[i].n_bytes);
     }
     first_text = w->n;
     for (size_t i = 0; i < n_texts; i++) {
         snprintf(name, sizeof name, ".ctrltext.%zu", i);
-        add_section(w, name, (header){.type = PROGBITS, .flags = ALLOC_EXEC, .align = 16}, texts[i].data, texts[i].n_bytes);
+        add_section(w, name, (header){.type = PROGBITS, .flags = ALLOC_EXEC, .align = 16}, texts[i].data,
+                    texts[i].n_bytes);
     }
     ob_buf *tables[] = {&w->str, &w->sym, &w->dynstr, &w->dynsym};
     for (size_t i = 0; i < 4; i++)
@@ -168,18 +173,24 @@ static void write_sections(writer *w, const char *kernel, uint32_t n_args, const
         add_relocations(w, &texts[i], first_text + (uint32_t)i, pdis);
     }
     uint32_t str = add_section(w, ".strtab", (header){.type = STRTAB, .align = 1}, w->str.data, w->str.len);
-    uint32_t sym = add_section(w, ".symtab", (header){.type = SYMTAB, .link = str, .info = 1, .align = 4, .entsize = 16}, w->sym.data, w->sym.len);
+    uint32_t sym =
+        add_section(w, ".symtab", (header){.type = SYMTAB, .link = str, .info = 1, .align = 4, .entsize = 16},
+                    w->sym.data, w->sym.len);
     uint32_t dynstr = add_section(w, ".dynstr", (header){.type = STRTAB, .align = 1}, w->dynstr.data, w->dynstr.len);
-    uint32_t dynsym = add_section(w, ".dynsym", (header){.type = DYNSYM, .flags = ALLOC, .link = dynstr, .info = 1, .align = 8, .entsize = 16},
-                                  w->dynsym.data, w->dynsym.len);
+    uint32_t dynsym = add_section(
+        w, ".dynsym", (header){.type = DYNSYM, .flags = ALLOC, .link = dynstr, .info = 1, .align = 8, .entsize = 16},
+        w->dynsym.data, w->dynsym.len);
     if (w->rela.len)
-        add_section(w, ".rela.dyn", (header){.type = RELA, .flags = ALLOC, .link = dynsym, .align = 8, .entsize = 12}, w->rela.data, w->rela.len);
+        add_section(w, ".rela.dyn", (header){.type = RELA, .flags = ALLOC, .link = dynsym, .align = 8, .entsize = 12},
+                    w->rela.data, w->rela.len);
     const uint32_t dynamic[] = {7, w->rela.len ? w->n - 1 : 0, 8, (uint32_t)w->rela.len};
-    add_section(w, ".dynamic", (header){.type = DYNAMIC, .flags = ALLOC, .link = dynstr, .align = 8, .entsize = 8}, dynamic, sizeof dynamic);
+    add_section(w, ".dynamic", (header){.type = DYNAMIC, .flags = ALLOC, .link = dynstr, .align = 8, .entsize = 8},
+                dynamic, sizeof dynamic);
     for (size_t i = 0; i < n_texts; i++) {
         const uint32_t members[] = {1, first_text + (uint32_t)i};
         snprintf(name, sizeof name, ".group.%zu", i);
-        add_section(w, name, (header){.type = GROUP, .link = sym, .info = 2 + (uint32_t)i, .align = 16, .entsize = 4}, members, sizeof members);
+        add_section(w, name, (header){.type = GROUP, .link = sym, .info = 2 + (uint32_t)i, .align = 16, .entsize = 4},
+                    members, sizeof members);
     }
     const uint32_t cols = OB_TXN_COLS;
     add_note(w, ".note.xrt.configuration", &cols, 4, 6);
@@ -187,7 +198,11 @@ static void write_sections(writer *w, const char *kernel, uint32_t n_args, const
     if (!w->out->failed) XXH128_canonicalFromHash(&uid, XXH3_128bits(w->out->data, w->out->len));
     else memset(&uid, 0, sizeof uid);
     add_note(w, ".note.xrt.UID", &uid, sizeof uid, 4);
-    w->sections[1] = (header){.name = w->sections[1].name, .type = STRTAB, .off = (uint32_t)w->out->len, .size = (uint32_t)w->names.len, .align = 1};
+    w->sections[1] = (header){.name = w->sections[1].name,
+                              .type = STRTAB,
+                              .off = (uint32_t)w->out->len,
+                              .size = (uint32_t)w->names.len,
+                              .align = 1};
     ob_buf_add(w->out, w->names.data, w->names.len);
     write_headers(w, loads);
 }

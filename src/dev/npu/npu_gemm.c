@@ -147,7 +147,8 @@ static ob_status run_chain(ob_npu_gemm *g, ob_err *err)
         }
         uint8_t *text = g->texts->host + p->text_off;
         uint64_t strip = (uint64_t)p->k * (uint64_t)p->j0; /* j0 is whole blocks */
-        const uint64_t args[] = {g->a->dev_addr + p->a_off, p->mm->w->dev_addr + p->mm->w_off + strip, g->c->dev_addr + p->c_off};
+        const uint64_t args[] = {g->a->dev_addr + p->a_off, p->mm->w->dev_addr + p->mm->w_off + strip,
+                                 g->c->dev_addr + p->c_off};
         memcpy(text, t->text, t->n_bytes);
         OB_TRY(ob_npu_patch_apply(text, t->n_bytes, t->patches, t->n_patches, args, OB_COUNT(args), err));
         g->cmds[i] = (ob_npu_cmd){.text = g->texts, .off = p->text_off, .n_bytes = t->n_bytes,
@@ -160,7 +161,8 @@ static ob_status run_chain(ob_npu_gemm *g, ob_err *err)
         const piece *p = &g->pieces[i];
         const int32_t *c = (const int32_t *)(g->c->host + p->c_off);
         int64_t ld = ob_npu_pad_n(p->n);
-        for (int64_t r = 0; r < p->mm->n_rows; r++) memcpy(p->mm->c + r * p->mm->ldc + p->j0, c + r * ld, (size_t)p->n * 4);
+        for (int64_t r = 0; r < p->mm->n_rows; r++)
+            memcpy(p->mm->c + r * p->mm->ldc + p->j0, c + r * ld, (size_t)p->n * 4);
     }
     g->stats.n_products += (uint64_t)n;
     return OB_OK;
@@ -199,9 +201,12 @@ static ob_status add_piece(ob_npu_gemm *g, const ob_npu_mm *mm, int64_t j0, int6
 
 static ob_status check_mm(const ob_npu_mm *mm, int i, ob_err *err)
 {
-    if (mm->n_rows < 1 || mm->n_rows > OB_NPU_MAX_M || mm->k < 1 || mm->n < 1 || mm->lda < mm->k || mm->ldc < mm->n || mm->w_off % PAGE ||
-        !mm->w || mm->w_off > mm->w->n_bytes || ob_npu_i8c_bytes(mm->k, mm->n) > mm->w->n_bytes - mm->w_off)
-        return ob_err_set(err, OB_E_INVALID, "NPU: product %d (%d rows, %d inputs, %d outputs) does not fit its buffers", i, mm->n_rows, mm->k, mm->n);
+    if (mm->n_rows < 1 || mm->n_rows > OB_NPU_MAX_M || mm->k < 1 || mm->n < 1 || mm->lda < mm->k || mm->ldc < mm->n ||
+        mm->w_off % PAGE || !mm->w || mm->w_off > mm->w->n_bytes ||
+        ob_npu_i8c_bytes(mm->k, mm->n) > mm->w->n_bytes - mm->w_off)
+        return ob_err_set(err, OB_E_INVALID,
+                          "NPU: product %d (%d rows, %d inputs, %d outputs) does not fit its buffers", i, mm->n_rows,
+                          mm->k, mm->n);
     return OB_OK;
 }
 
@@ -209,11 +214,13 @@ ob_status ob_npu_gemm_run(ob_npu_gemm *g, const ob_npu_mm *mm, int n, ob_err *er
 {
     ob_status s = OB_OK;
     empty_chain(g);
-    if (ob_npu_queue_broken(g->kernel.queue)) OB_TRY(ob_npu_queue_reset(g->kernel.queue, err)); /* an earlier run failed */
+    if (ob_npu_queue_broken(g->kernel.queue))
+        OB_TRY(ob_npu_queue_reset(g->kernel.queue, err)); /* an earlier run failed */
     for (int i = 0; i < n; i++) OB_TRY(check_mm(&mm[i], i, err));
     for (int i = 0; i < n; i++) {
         int64_t most = MAX_C_BYTES / 4 / ob_npu_pad_m(mm[i].n_rows) / OB_NPU_BLOCK_N * OB_NPU_BLOCK_N;
-        for (int64_t j0 = 0; j0 < mm[i].n; j0 += most) OB_GOTO(add_piece(g, &mm[i], j0, OB_MIN(most, mm[i].n - j0), err));
+        for (int64_t j0 = 0; j0 < mm[i].n; j0 += most)
+            OB_GOTO(add_piece(g, &mm[i], j0, OB_MIN(most, mm[i].n - j0), err));
     }
     OB_GOTO(run_chain(g, err));
 out:

@@ -52,8 +52,8 @@ ob_status ob_npu_mm_check(const ob_npu_mm *mm, const int8_t *w, int64_t j0, int6
         for (int64_t r = 0; r < mm->n_rows; r++) {
             int32_t got = mm->c[r * mm->ldc + j], want = dot(mm, w, r, j);
             if (got != want)
-                return ob_err_set(err, OB_E_CORRUPT, "NPU: row %lld, output %lld of a product is %d and must be %d", (long long)r,
-                                  (long long)j, got, want);
+                return ob_err_set(err, OB_E_CORRUPT, "NPU: row %lld, output %lld of a product is %d and must be %d",
+                                  (long long)r, (long long)j, got, want);
         }
     return OB_OK;
 }

@@ -9,13 +9,16 @@
 
 const char *ob_npu_design_name(ob_npu_design d)
 {
-    return d == OB_NPU_DESIGN_COPY ? "through" : d == OB_NPU_DESIGN_GEMM_I8 ? "gemm_i8" : d == OB_NPU_DESIGN_STEP ? "step" : "gemv_q4";
+    return d == OB_NPU_DESIGN_COPY      ? "through"
+           : d == OB_NPU_DESIGN_GEMM_I8 ? "gemm_i8"
+           : d == OB_NPU_DESIGN_STEP    ? "step"
+                                        : "gemv_q4";
 }
 
 /* --- texts of a set ----------------------------------------------------------------------------- */
 
-/* With DDR_PATCH operations, as a compiler's text has them: they were carried out by the host and do nothing here, but so the
- * words can be compared. */
+/* With DDR_PATCH operations, as a compiler's text has them: they were carried out by the host and do nothing here, but
+ * so the words can be compared. */
 static ob_status build(const ob_npu_kernel *k, ob_npu_txn *t, int64_t m, int64_t n_in, int64_t n_out, ob_err *err)
 {
     return k->design == OB_NPU_DESIGN_GEMM_I8 ? ob_npu_text_gemm(t, &k->place, m, n_in, n_out, true, err)
@@ -46,7 +49,8 @@ static bool same_text(const ob_npu_elf_text *a, const ob_npu_txn *b)
 /* One text with argument patches only: what a shape's file holds. */
 static ob_status one_text(const ob_npu_elf *e, const char *file, ob_err *err)
 {
-    if (e->n_texts != 1 || e->n_args != 3) return ob_err_set(err, OB_E_FORMAT, "%s: %zu texts of %u arguments, not 1 of 3", file, e->n_texts, e->n_args);
+    if (e->n_texts != 1 || e->n_args != 3)
+        return ob_err_set(err, OB_E_FORMAT, "%s: %zu texts of %u arguments, not 1 of 3", file, e->n_texts, e->n_args);
     for (size_t i = 0; i < e->texts[0].n_patches; i++)
         if (e->texts[0].patches[i].arg >= e->n_args) return ob_err_set(err, OB_E_FORMAT, "%s: it loads a PDI", file);
     return OB_OK;
@@ -76,7 +80,8 @@ static ob_status load(const ob_npu_set *set, const char *name, loaded *l, ob_err
 
 static void file_name(char *out, size_t cap, ob_npu_design d, int64_t m, int64_t n_in, int64_t n_out)
 {
-    snprintf(out, cap, "%s_m%lld_k%lld_n%lld.elf", ob_npu_design_name(d), (long long)m, (long long)n_in, (long long)n_out);
+    snprintf(out, cap, "%s_m%lld_k%lld_n%lld.elf", ob_npu_design_name(d), (long long)m, (long long)n_in,
+             (long long)n_out);
 }
 
 bool ob_npu_kernel_builder_agrees(const ob_npu_kernel *k)
@@ -85,16 +90,21 @@ bool ob_npu_kernel_builder_agrees(const ob_npu_kernel *k)
     for (int i = 0; i < k->set.n_files; i++) {
         long long m, n_in, n_out;
         const char *name = k->set.files[i].name, *design = ob_npu_design_name(k->design);
-        if (strncmp(name, design, strlen(design)) != 0 || sscanf(name + strlen(design), "_m%lld_k%lld_n%lld.elf", &m, &n_in, &n_out) != 3) continue;
+        if (strncmp(name, design, strlen(design)) != 0 ||
+            sscanf(name + strlen(design), "_m%lld_k%lld_n%lld.elf", &m, &n_in, &n_out) != 3)
+            continue;
         n_seen++;
         loaded l;
         ob_npu_txn t;
         if (load(&k->set, name, &l, NULL) != OB_OK) continue;
-        bool same = build(k, &t, m, n_in, n_out, NULL) == OB_OK && one_text(&l.elf, name, NULL) == OB_OK && same_text(&l.elf.texts[0], &t);
+        bool same = build(k, &t, m, n_in, n_out, NULL) == OB_OK && one_text(&l.elf, name, NULL) == OB_OK &&
+                    same_text(&l.elf.texts[0], &t);
         ob_npu_txn_deinit(&t);
         unload(&l);
         n_same += same;
-        if (!same) ob_log(OB_LOG_WARN, "npu: %s/%s is not what this program would build; only the set's own shapes are used", k->set.dir, name);
+        if (!same)
+            ob_log(OB_LOG_WARN, "npu: %s/%s is not what this program would build; only the set's own shapes are used",
+                   k->set.dir, name);
     }
     return n_same > 0 && n_same == n_seen;
 }
@@ -109,16 +119,20 @@ static ob_status real_pdi(ob_npu_kernel *k, uint32_t *id, ob_err *err)
     loaded l;
     OB_TRY(load(&k->set, name, &l, err));
     ob_status s = OB_OK;
-    if (l.elf.n_pdis != 1) s = ob_err_set(err, OB_E_FORMAT, "%s/%s has %zu PDIs, not one", k->set.dir, name, l.elf.n_pdis);
+    if (l.elf.n_pdis != 1)
+        s = ob_err_set(err, OB_E_FORMAT, "%s/%s has %zu PDIs, not one", k->set.dir, name, l.elf.n_pdis);
     else if (ob_npu_pdi_is_soft(l.elf.pdis[0].data, l.elf.pdis[0].n_bytes))
         s = ob_err_set(err, OB_E_UNSUPPORTED, "%s/%s is for the software model, not for hardware", k->set.dir, name);
     else s = ob_npu_bo_new(k->dev, OB_NPU_BO_DEV, l.elf.pdis[0].n_bytes, &k->pdi, err);
     if (s == OB_OK) {
         *id = l.elf.pdis[0].id;
         ob_npu_bo_write(k->pdi, 0, l.elf.pdis[0].data, l.elf.pdis[0].n_bytes);
-        k->place = (ob_npu_place){.rtp_addr = k->set.rtp_addr, .lock_addr = OB_NPU_LOCK_BASE + 16 * k->set.rtp_lock, .controller = k->set.controller};
+        k->place = (ob_npu_place){.rtp_addr = k->set.rtp_addr,
+                                  .lock_addr = OB_NPU_LOCK_BASE + 16 * k->set.rtp_lock,
+                                  .controller = k->set.controller};
         if (!k->set.validated)
-            ob_log_warn("npu: nobody has validated the kernels in %s on %s yet; `1bit npu selftest` tries them", k->set.dir, ob_npu_gen_name(k->dev->id.gen));
+            ob_log_warn("npu: nobody has validated the kernels in %s on %s yet; `1bit npu selftest` tries them",
+                        k->set.dir, ob_npu_gen_name(k->dev->id.gen));
     }
     unload(&l);
     return s;
@@ -144,7 +158,8 @@ ob_status ob_npu_kernel_load(ob_npu_kernel *k, ob_npu_dev *d, ob_npu_design desi
     if (s != OB_OK) goto out;
     ob_npu_txn_deinit(&t);
     OB_GOTO(ob_npu_text_init(&t, (uint16_t)id, (uint32_t)k->pdi->n_bytes, err));
-    OB_GOTO(ob_npu_patch_apply((uint8_t *)t.text.data, t.text.len, (ob_npu_patch *)t.patches.data, 1, &k->pdi->dev_addr, 1, err));
+    OB_GOTO(ob_npu_patch_apply((uint8_t *)t.text.data, t.text.len, (ob_npu_patch *)t.patches.data, 1, &k->pdi->dev_addr,
+                               1, err));
     OB_GOTO(ob_npu_bo_new(d, OB_NPU_BO_DEV, t.text.len, &k->init, err));
     ob_npu_bo_write(k->init, 0, t.text.data, t.text.len);
     ob_npu_queue_options opt = {.init = {.text = k->init, .n_bytes = t.text.len, .est_ms = 5}};
@@ -167,7 +182,8 @@ void ob_npu_kernel_unload(ob_npu_kernel *k)
 
 /* --- the text of a shape ------------------------------------------------------------------------ */
 
-static ob_status copy_out(const void *text, size_t n, const void *patches, size_t n_patches, uint8_t **text_out, ob_npu_patch **patches_out, ob_err *err)
+static ob_status copy_out(const void *text, size_t n, const void *patches, size_t n_patches, uint8_t **text_out,
+                          ob_npu_patch **patches_out, ob_err *err)
 {
     *text_out = ob_malloc(n);
     *patches_out = ob_malloc(n_patches * sizeof(ob_npu_patch));
@@ -190,8 +206,8 @@ static bool in_set(const ob_npu_set *set, const char *name)
     return false;
 }
 
-ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, int64_t n_out, uint8_t **text, size_t *n_bytes,
-                             ob_npu_patch **patches, size_t *n_patches, ob_err *err)
+ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, int64_t n_out, uint8_t **text,
+                             size_t *n_bytes, ob_npu_patch **patches, size_t *n_patches, ob_err *err)
 {
     char name[96];
     file_name(name, sizeof name, k->design, m, n_in, n_out);
@@ -200,7 +216,9 @@ ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, in
         loaded l;
         OB_TRY(load(&k->set, name, &l, err));
         s = one_text(&l.elf, name, err);
-        if (s == OB_OK) s = copy_out(l.elf.texts[0].data, l.elf.texts[0].n_bytes, l.elf.texts[0].patches, l.elf.texts[0].n_patches, text, patches, err);
+        if (s == OB_OK)
+            s = copy_out(l.elf.texts[0].data, l.elf.texts[0].n_bytes, l.elf.texts[0].patches, l.elf.texts[0].n_patches,
+                         text, patches, err);
         if (s == OB_OK) {
             *n_bytes = l.elf.texts[0].n_bytes, *n_patches = l.elf.texts[0].n_patches;
             s = ob_npu_txn_check((const uint32_t *)*text, *n_bytes / 4, OB_TXN_OWN_CLASSES, err);
@@ -214,8 +232,10 @@ ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, in
         return s;
     }
     if (!k->builder)
-        return ob_err_set(err, OB_E_UNSUPPORTED, "NPU: the kernel set %s has no %s, and none of its texts shows that this program's own would be right",
-                          k->set.dir, name);
+        return ob_err_set(
+            err, OB_E_UNSUPPORTED,
+            "NPU: the kernel set %s has no %s, and none of its texts shows that this program's own would be right",
+            k->set.dir, name);
     ob_npu_txn t;
     s = build(k, &t, m, n_in, n_out, err);
     *n_bytes = t.text.len, *n_patches = t.patches.len / sizeof(ob_npu_patch);

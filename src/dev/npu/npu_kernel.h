@@ -1,4 +1,5 @@
-/* dev/npu/npu_kernel.h: a design ready to run on an open NPU: its PDI in the heap, a queue, and texts with addresses in.
+/* dev/npu/npu_kernel.h: a design ready to run on an open NPU: its PDI in the heap, a queue, and texts with addresses
+ * in.
  *
  * Owns: where the PDI comes from (the kernel set of this kind of NPU, or the soft PDI of npu_array.h where the NPU is a
  * software model), and whether control text of our builder may be used with it. Knows nothing of what is computed.
@@ -36,7 +37,8 @@ const char *ob_npu_design_name(ob_npu_design d);
 /* The control text of a shape: of the set's file for it where there is one (checked against the builder's where that is
  * allowed), else the builder's. *text and *patches are *taken* (ob_free). m is 1 for the GEMV; all are whole tiles.
  * UNSUPPORTED: no file, and the builder may not be used. */
-OB_MUST_CHECK ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, int64_t n_out, uint8_t **text, size_t *n_bytes,
-                                           ob_npu_patch **patches, size_t *n_patches, ob_err *err);
+OB_MUST_CHECK ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, int64_t n_out,
+                                           uint8_t **text, size_t *n_bytes, ob_npu_patch **patches, size_t *n_patches,
+                                           ob_err *err);
 
 #endif

@@ -111,7 +111,9 @@ static bool test_nop(test *t, const ob_npu_kernel *k)
     c.n = 1;
     if (st == OB_OK) st = timed(t, run_cmds, &c, &one, &err);
     char text_[128] = "one command, and a chain of 32";
-    if (t->out->hardware) snprintf(text_, sizeof text_, "one command %.3f ms, each further one of a chain %.3f ms", one, (many - one) / 31);
+    if (t->out->hardware)
+        snprintf(text_, sizeof text_, "one command %.3f ms, each further one of a chain %.3f ms", one,
+                 (many - one) / 31);
     s->ms = one;
     ob_npu_bo_free(bo);
     ob_npu_txn_deinit(&text);
@@ -140,7 +142,8 @@ static bool test_copy(test *t, const ob_npu_kernel *k)
     }
     if (st == OB_OK) {
         ob_npu_bo_invalidate(to, 0, COPY_BYTES);
-        if (memcmp(from->host, to->host, COPY_BYTES) != 0) st = ob_err_set(&err, OB_E_CORRUPT, "the copy differs from the original");
+        if (memcmp(from->host, to->host, COPY_BYTES) != 0)
+            st = ob_err_set(&err, OB_E_CORRUPT, "the copy differs from the original");
     }
     if (st == OB_OK) st = timed(t, run_cmds, &c, &s->ms, &err);
     if (s->ms > 0) s->gb_s = 2.0 * COPY_BYTES / s->ms * 1e-6;
@@ -160,8 +163,14 @@ typedef struct product {
     ob_npu_mv mv;
 } product;
 
-static ob_status run_gemm(void *arg, ob_err *err) { return ob_npu_gemm_run(((product *)arg)->gemm, &((product *)arg)->mm, 1, err); }
-static ob_status run_gemv(void *arg, ob_err *err) { return ob_npu_gemv_run(((product *)arg)->gemv, &((product *)arg)->mv, 1, err); }
+static ob_status run_gemm(void *arg, ob_err *err)
+{
+    return ob_npu_gemm_run(((product *)arg)->gemm, &((product *)arg)->mm, 1, err);
+}
+static ob_status run_gemv(void *arg, ob_err *err)
+{
+    return ob_npu_gemv_run(((product *)arg)->gemv, &((product *)arg)->mv, 1, err);
+}
 
 /* Random bytes are a sound i8c matrix (whole tiles only are used here). */
 static ob_status random_bo(test *t, size_t n, ob_npu_bo **out, ob_err *err)
@@ -179,7 +188,8 @@ static bool test_gemm(test *t, ob_npu_gemm *g, int32_t m, int32_t k, int32_t n)
     ob_npu_bo *w = NULL;
     int8_t *a = ob_malloc((size_t)m * (size_t)k);
     int32_t *c = ob_malloc((size_t)m * (size_t)n * 4);
-    ob_status st = a && c ? random_bo(t, ob_npu_i8c_bytes(k, n), &w, &err) : ob_err_set(&err, OB_E_NO_MEMORY, "no memory for a product");
+    ob_status st = a && c ? random_bo(t, ob_npu_i8c_bytes(k, n), &w, &err)
+                          : ob_err_set(&err, OB_E_NO_MEMORY, "no memory for a product");
     if (st == OB_OK) {
         for (int64_t i = 0; i < (int64_t)m * k; i++) a[i] = (int8_t)rnd(t);
         product p = {.gemm = g, .mm = {.a = a, .lda = k, .n_rows = m, .k = k, .n = n, .w = w, .c = c, .ldc = n}};
@@ -187,7 +197,8 @@ static bool test_gemm(test *t, ob_npu_gemm *g, int32_t m, int32_t k, int32_t n)
         /* All rows of the first and last outputs, and some in every column of cores. */
         if (st == OB_OK) st = ob_npu_mm_check(&p.mm, (const int8_t *)w->host, 0, CHECKED_OUTPUTS, &err);
         if (st == OB_OK) st = ob_npu_mm_check(&p.mm, (const int8_t *)w->host, n - CHECKED_OUTPUTS, n, &err);
-        for (int32_t j = CHECKED_OUTPUTS; st == OB_OK && j < n; j += 97) st = ob_npu_mm_check(&p.mm, (const int8_t *)w->host, j, j + 1, &err);
+        for (int32_t j = CHECKED_OUTPUTS; st == OB_OK && j < n; j += 97)
+            st = ob_npu_mm_check(&p.mm, (const int8_t *)w->host, j, j + 1, &err);
         if (st == OB_OK) st = timed(t, run_gemm, &p, &s->ms, &err);
         if (s->ms > 0) {
             s->tmac_s = (double)m * k * n / s->ms * 1e-9;
@@ -213,7 +224,8 @@ static void fill_q4(test *t, uint8_t *tiles, size_t n_bytes)
 }
 
 /* The software model gives the reference's bits; a vector unit adds in another order. */
-static ob_status compare(const test *t, const float *y, const float *want, int32_t n, char *text, size_t cap, ob_err *err)
+static ob_status compare(const test *t, const float *y, const float *want, int32_t n, char *text, size_t cap,
+                         ob_err *err)
 {
     double diff = 0, size = 0;
     for (int32_t j = 0; j < n; j++) {
@@ -222,7 +234,9 @@ static ob_status compare(const test *t, const float *y, const float *want, int32
     }
     const double rel = sqrt(diff / (size > 0 ? size : 1)), most = t->out->hardware ? 1e-2 : 0;
     snprintf(text, cap, t->out->hardware ? "within %.2g of the reference" : "the reference's bits", rel);
-    return rel <= most ? OB_OK : ob_err_set(err, OB_E_CORRUPT, "a matrix-vector product is %.3g off (relative), more than %.2g", rel, most);
+    return rel <= most ? OB_OK
+                       : ob_err_set(err, OB_E_CORRUPT, "a matrix-vector product is %.3g off (relative), more than %.2g",
+                                    rel, most);
 }
 
 static bool test_gemv(test *t, ob_npu_gemv *g, int32_t k, int32_t n)
@@ -298,7 +312,8 @@ static bool test_rates(test *t, ob_npu_gemm *gemm, ob_npu_gemv *gemv)
 
 static bool test_products(test *t)
 {
-    static const int32_t gemms[][3] = {{1, 64, 1024}, {128, 576, 2048}, {512, 256, 1024}, {130, 4160, 2048}, {2, 18944, 1024}};
+    static const int32_t gemms[][3] = {
+        {1, 64, 1024}, {128, 576, 2048}, {512, 256, 1024}, {130, 4160, 2048}, {2, 18944, 1024}};
     static const int32_t gemvs[][2] = {{256, 1024}, {768, 3072}, {18944, 1024}};
     ob_err err = {0};
     ob_npu_gemm *gemm = NULL;
@@ -342,8 +357,9 @@ void ob_npu_selftest_run(ob_npu_os *os, int index, ob_npu_selftest *out)
     ob_npu_probe(os, index, &out->id);
     ob_npu_selftest_step *s = begin(&t, "open");
     char text[160];
-    snprintf(text, sizeof text, "%s, driver %d.%d, firmware %u.%u.%u.%u", ob_npu_gen_name(out->id.gen), out->id.driver_major, out->id.driver_minor,
-             out->id.firmware.major, out->id.firmware.minor, out->id.firmware.patch, out->id.firmware.build);
+    snprintf(text, sizeof text, "%s, driver %d.%d, firmware %u.%u.%u.%u", ob_npu_gen_name(out->id.gen),
+             out->id.driver_major, out->id.driver_minor, out->id.firmware.major, out->id.firmware.minor,
+             out->id.firmware.patch, out->id.firmware.build);
     ob_status st = ob_npu_dev_open(os, index, &t.dev, &err);
     if (!end(s, st, &err, text)) return;
     out->ok = test_basics(&t) && test_products(&t);

@@ -15,7 +15,8 @@ enum { STEP_MAX_WORDS = 1 << 20, IT_MAX = 64, ROUNDS_IN_FLIGHT = 2 };
 
 ob_npu_place ob_npu_place_default(void)
 {
-    return (ob_npu_place){.rtp_addr = OB_NPU_RTP_ADDR, .lock_addr = OB_NPU_RTP_LOCK_ADDR, .controller = OB_NPU_TOKEN_CONTROLLER};
+    return (ob_npu_place){
+        .rtp_addr = OB_NPU_RTP_ADDR, .lock_addr = OB_NPU_RTP_LOCK_ADDR, .controller = OB_NPU_TOKEN_CONTROLLER};
 }
 
 ob_status ob_npu_text_init(ob_npu_txn *t, uint16_t id, uint32_t pdi_bytes, ob_err *err)
@@ -35,7 +36,8 @@ ob_status ob_npu_text_nop(ob_npu_txn *t, ob_err *err)
 /* One run of n_words; fields that say "no dimension". */
 static ob_npu_bd linear(uint64_t n_words)
 {
-    return (ob_npu_bd){.n_words = (uint32_t)n_words, .d0_step = 1, .d1_step = 1, .d2_step = 1, .it_wrap = 1, .it_step = 1};
+    return (ob_npu_bd){
+        .n_words = (uint32_t)n_words, .d0_step = 1, .d1_step = 1, .d2_step = 1, .it_wrap = 1, .it_step = 1};
 }
 
 /* Where a channel of results sends its tokens. */
@@ -50,13 +52,16 @@ static void set_parameters(ob_npu_txn *t, const ob_npu_place *p, int64_t n_steps
 {
     const uint32_t words[] = {(uint32_t)n_steps, (uint32_t)n_tiles};
     for (int c = 0; c < OB_NPU_COLS; c++)
-        for (int r = 0; r < OB_NPU_ROWS; r++) ob_npu_txn_blockwrite(t, ob_npu_reg(c, OB_NPU_FIRST_CORE_ROW + r, p->rtp_addr), words, 2);
+        for (int r = 0; r < OB_NPU_ROWS; r++)
+            ob_npu_txn_blockwrite(t, ob_npu_reg(c, OB_NPU_FIRST_CORE_ROW + r, p->rtp_addr), words, 2);
     for (int c = 0; c < OB_NPU_COLS; c++)
-        for (int r = 0; r < OB_NPU_ROWS; r++) ob_npu_txn_write(t, ob_npu_reg(c, OB_NPU_FIRST_CORE_ROW + r, p->lock_addr), 1);
+        for (int r = 0; r < OB_NPU_ROWS; r++)
+            ob_npu_txn_write(t, ob_npu_reg(c, OB_NPU_FIRST_CORE_ROW + r, p->lock_addr), 1);
 }
 
 /* A transfer that is `times` iterations of bd. */
-static void start(ob_npu_txn *t, int col, int dir, int channel, int id, const ob_npu_bd *bd, int times, uint16_t arg, uint64_t addend)
+static void start(ob_npu_txn *t, int col, int dir, int channel, int id, const ob_npu_bd *bd, int times, uint16_t arg,
+                  uint64_t addend)
 {
     ob_npu_txn_bd(t, col, id, bd, arg, addend);
     ob_npu_txn_push(t, col, dir, channel, id, times, dir == OB_S2MM);
@@ -65,7 +70,8 @@ static void start(ob_npu_txn *t, int col, int dir, int channel, int id, const ob
 ob_status ob_npu_text_copy(ob_npu_txn *t, const ob_npu_place *p, uint64_t n_bytes, ob_err *err)
 {
     ob_npu_txn_init(t, false);
-    if (!n_bytes || n_bytes % 32 || n_bytes >> 34) return ob_err_set(err, OB_E_INVALID, "copy of %llu bytes", (unsigned long long)n_bytes);
+    if (!n_bytes || n_bytes % 32 || n_bytes >> 34)
+        return ob_err_set(err, OB_E_INVALID, "copy of %llu bytes", (unsigned long long)n_bytes);
     uint64_t part = n_bytes / OB_NPU_COLS;
     ob_npu_bd bd = linear(part / 4);
     set_controller(t, p, CH_C);
@@ -108,7 +114,8 @@ static void start_round(ob_npu_txn *t, const sizes *z, int turn, int64_t mb, int
         c.d1_step = (uint32_t)z->c_width;
     }
     for (int col = 0; col < OB_NPU_COLS; col++) {
-        uint64_t at = (uint64_t)mb * OB_NPU_BLOCK_M * z->c_width + (uint64_t)nb * OB_NPU_BLOCK_N + (uint64_t)col * OB_NPU_TILE_N;
+        uint64_t at =
+            (uint64_t)mb * OB_NPU_BLOCK_M * z->c_width + (uint64_t)nb * OB_NPU_BLOCK_N + (uint64_t)col * OB_NPU_TILE_N;
         start(t, col, OB_S2MM, CH_C, BD_C + turn, &c, (int)n_tiles, z->c.arg, z->c.off + at * 4);
     }
     for (int r = 0; r < OB_NPU_ROWS; r++) {
@@ -116,7 +123,8 @@ static void start_round(ob_npu_txn *t, const sizes *z, int turn, int64_t mb, int
         start(t, 2 * r, OB_MM2S, CH_A, BD_A + turn, &a, (int)n_tiles, z->a.arg, z->a.off + at);
     }
     for (int col = 0; col < OB_NPU_COLS; col++)
-        start(t, col, OB_MM2S, CH_B, BD_B + turn, &b, (int)n_tiles, z->b.arg, z->b.off + (uint64_t)(nb * OB_NPU_COLS + col) * z->b_strip);
+        start(t, col, OB_MM2S, CH_B, BD_B + turn, &b, (int)n_tiles, z->b.arg,
+              z->b.off + (uint64_t)(nb * OB_NPU_COLS + col) * z->b_strip);
 }
 
 static ob_status product(ob_npu_txn *t, const ob_npu_place *p, const sizes *z, ob_err *err)
@@ -142,11 +150,13 @@ static ob_status one_product(ob_npu_txn *t, const ob_npu_place *p, const sizes *
     return ob_npu_txn_finish(t, err);
 }
 
-ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int64_t k, int64_t n, bool patch_ops, ob_err *err)
+ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int64_t k, int64_t n, bool patch_ops,
+                           ob_err *err)
 {
     ob_npu_txn_init(t, patch_ops);
     if (m < 1 || m % OB_NPU_BLOCK_M || k < 1 || k % OB_NPU_TILE_K || n < 1 || n % OB_NPU_BLOCK_N)
-        return ob_err_set(err, OB_E_INVALID, "GEMM of %lld x %lld x %lld: not whole tiles", (long long)m, (long long)k, (long long)n);
+        return ob_err_set(err, OB_E_INVALID, "GEMM of %lld x %lld x %lld: not whole tiles", (long long)m, (long long)k,
+                          (long long)n);
     const sizes z = {.m = m / OB_NPU_BLOCK_M, .n_steps = k / OB_NPU_TILE_K, .n_blocks = n / OB_NPU_BLOCK_N,
                      .a_strip = (uint64_t)k * OB_NPU_TILE_M, .b_strip = (uint64_t)k * OB_NPU_TILE_N,
                      .a_row_offset = (uint64_t)k * OB_NPU_TILE_M, .c_width = (uint64_t)n, .c_rows = OB_NPU_BLOCK_M,
@@ -154,7 +164,8 @@ ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int6
     return one_product(t, p, &z, err);
 }
 
-static ob_status gemv_sizes(int64_t k, int64_t n, const ob_npu_span *x, const ob_npu_span *w, const ob_npu_span *y, sizes *z, ob_err *err)
+static ob_status gemv_sizes(int64_t k, int64_t n, const ob_npu_span *x, const ob_npu_span *w, const ob_npu_span *y,
+                            sizes *z, ob_err *err)
 {
     if (k < 1 || k % OB_NPU_Q4_TILE_K || n < 1 || n % OB_NPU_BLOCK_N)
         return ob_err_set(err, OB_E_INVALID, "GEMV of %lld x %lld: not whole tiles", (long long)k, (long long)n);
@@ -169,7 +180,8 @@ ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int6
 {
     sizes z;
     ob_npu_txn_init(t, patch_ops);
-    OB_TRY(gemv_sizes(k, n, &(ob_npu_span){.arg = ARG_A}, &(ob_npu_span){.arg = ARG_B}, &(ob_npu_span){.arg = ARG_C}, &z, err));
+    OB_TRY(gemv_sizes(k, n, &(ob_npu_span){.arg = ARG_A}, &(ob_npu_span){.arg = ARG_B}, &(ob_npu_span){.arg = ARG_C},
+                      &z, err));
     return one_product(t, p, &z, err);
 }
 
@@ -181,16 +193,16 @@ void ob_npu_text_step_begin(ob_npu_txn *t, const ob_npu_place *p)
     set_controller(t, p, CH_C);
 }
 
-ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, const ob_npu_span *x, const ob_npu_span *w,
-                                const ob_npu_span *y, ob_err *err)
+ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, const ob_npu_span *x,
+                                const ob_npu_span *w, const ob_npu_span *y, ob_err *err)
 {
     sizes z;
     OB_TRY(gemv_sizes(k, n, x, w, y, &z, err));
     return product(t, p, &z, err);
 }
 
-void ob_npu_text_step_vec(ob_npu_txn *t, const ob_npu_place *p, ob_npu_vec op, const uint32_t params[5], const ob_npu_span *in, int n_in,
-                          const ob_npu_span *out)
+void ob_npu_text_step_vec(ob_npu_txn *t, const ob_npu_place *p, ob_npu_vec op, const uint32_t params[5],
+                          const ob_npu_span *in, int n_in, const ob_npu_span *out)
 {
     enum { CH_VEC = 0, BD_VEC = 8, BD_VEC_OUT = BD_VEC + OB_SHIM_QUEUE_DEPTH };
     uint32_t words[8] = {0, out->n_words * (out->n_runs ? out->n_runs : 1), (uint32_t)op};

@@ -17,8 +17,8 @@ typedef struct ob_npu_place {
 } ob_npu_place;
 ob_npu_place ob_npu_place_default(void);
 
-/* Memory of a transfer: n_words at byte `off` of argument `arg`; with n_runs > 1 as many runs of n_words (at most 1023),
- * run_step words apart. */
+/* Memory of a transfer: n_words at byte `off` of argument `arg`; with n_runs > 1 as many runs of n_words (at most
+ * 1023), run_step words apart. */
 typedef struct ob_npu_span { uint16_t arg; uint64_t off; uint32_t n_words, n_runs, run_step; } ob_npu_span;
 
 /* Each begins with ob_npu_txn_init and ends with ob_npu_txn_finish; *t is the caller's to deinit also on failure. */
@@ -31,19 +31,23 @@ OB_MUST_CHECK ob_status ob_npu_text_nop(ob_npu_txn *t, ob_err *err);
 OB_MUST_CHECK ob_status ob_npu_text_copy(ob_npu_txn *t, const ob_npu_place *p, uint64_t n_bytes, ob_err *err);
 /* Argument 2 [m][n] int32 = argument 0 (i8r, m x k) * argument 1 (i8c, k x n). m a multiple of 128, k of 64, n of 1024.
  * patch_ops: with DDR_PATCH operations, for tools and opcode 20. */
-OB_MUST_CHECK ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int64_t k, int64_t n, bool patch_ops, ob_err *err);
-/* Argument 2 [n] f32 = argument 0 (k bf16) * argument 1 (q4g32). k a multiple of 256, n of 1024. For the GEMV design. */
-OB_MUST_CHECK ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, bool patch_ops, ob_err *err);
+OB_MUST_CHECK ob_status ob_npu_text_gemm(ob_npu_txn *t, const ob_npu_place *p, int64_t m, int64_t k, int64_t n,
+                                         bool patch_ops, ob_err *err);
+/* Argument 2 [n] f32 = argument 0 (k bf16) * argument 1 (q4g32). k a multiple of 256, n of 1024. For the GEMV design.
+ */
+OB_MUST_CHECK ob_status ob_npu_text_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, bool patch_ops,
+                                         ob_err *err);
 
 /* Parts of a text for the STEP design, one after the other: each has all its results in memory before the next begins.
  * The text, which has been initialised, begins anew with step_begin and is ended by ob_npu_txn_finish, which also tells of
  * fields that did not fit. */
 void ob_npu_text_step_begin(ob_npu_txn *t, const ob_npu_place *p);
 /* y [n] f32 = x [k] bf16 * w (q4g32); whole tiles as above. Only where the spans begin is looked at. */
-OB_MUST_CHECK ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n, const ob_npu_span *x,
-                                              const ob_npu_span *w, const ob_npu_span *y, ob_err *err);
+OB_MUST_CHECK ob_status ob_npu_text_step_gemv(ob_npu_txn *t, const ob_npu_place *p, int64_t k, int64_t n,
+                                              const ob_npu_span *x, const ob_npu_span *w, const ob_npu_span *y,
+                                              ob_err *err);
 /* A vector operation (npu_array.h) over the words of up to four spans, in order. */
-void ob_npu_text_step_vec(ob_npu_txn *t, const ob_npu_place *p, ob_npu_vec op, const uint32_t params[5], const ob_npu_span *in, int n_in,
-                          const ob_npu_span *out);
+void ob_npu_text_step_vec(ob_npu_txn *t, const ob_npu_place *p, ob_npu_vec op, const uint32_t params[5],
+                          const ob_npu_span *in, int n_in, const ob_npu_span *out);
 
 #endif

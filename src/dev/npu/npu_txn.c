@@ -180,7 +180,8 @@ static void add_patch(ob_npu_txn *t, ob_npu_patch p) { ob_buf_add(&t->patches, &
 
 void ob_npu_txn_load_pdi(ob_npu_txn *t, uint16_t id, uint32_t size, uint16_t arg)
 {
-    add_patch(t, (ob_npu_patch){.off = (uint32_t)t->text.len + 8, .kind = OB_PATCH_ADDR64, .arg = arg, .n_bytes = size});
+    add_patch(t,
+              (ob_npu_patch){.off = (uint32_t)t->text.len + 8, .kind = OB_PATCH_ADDR64, .arg = arg, .n_bytes = size});
     add_op(t, (const uint32_t[]){OB_TXN_LOADPDI | (uint32_t)id << 16, size, 0, 0}, 4);
 }
 
@@ -193,7 +194,10 @@ void ob_npu_txn_bd(ob_npu_txn *t, int col, int id, const ob_npu_bd *bd, uint16_t
         spoil(t);
         return;
     }
-    add_patch(t, (ob_npu_patch){.off = (uint32_t)t->text.len + 16, .kind = OB_PATCH_SHIM48, .arg = arg, .addend = addend,
+    add_patch(t, (ob_npu_patch){.off = (uint32_t)t->text.len + 16,
+                                .kind = OB_PATCH_SHIM48,
+                                .arg = arg,
+                                .addend = addend,
                                 .n_bytes = (uint64_t)bd->n_words * 4});
     ob_npu_txn_blockwrite(t, reg, w, 8);
     if (!t->patch_ops) return;
@@ -211,8 +215,10 @@ void ob_npu_txn_push(ob_npu_txn *t, int col, int dir, int channel, int id, int n
         spoil(t);
         return;
     }
-    uint32_t queue = (dir == OB_S2MM ? OB_SHIM_S2MM_QUEUE : OB_SHIM_MM2S_QUEUE) + (uint32_t)channel * OB_SHIM_QUEUE_STEP;
-    ob_npu_txn_write(t, ob_npu_reg(col, 0, queue), (uint32_t)id | (uint32_t)(n_times - 1) << 16 | (uint32_t)token << 31);
+    uint32_t queue =
+        (dir == OB_S2MM ? OB_SHIM_S2MM_QUEUE : OB_SHIM_MM2S_QUEUE) + (uint32_t)channel * OB_SHIM_QUEUE_STEP;
+    ob_npu_txn_write(t, ob_npu_reg(col, 0, queue),
+                     (uint32_t)id | (uint32_t)(n_times - 1) << 16 | (uint32_t)token << 31);
 }
 
 void ob_npu_txn_wait(ob_npu_txn *t, int col, int n_cols, int dir, int channel)
@@ -227,7 +233,10 @@ ob_status ob_npu_txn_finish(ob_npu_txn *t, ob_err *err)
     OB_TRY(ob_buf_status(&t->text, err));
     OB_TRY(ob_buf_status(&t->patches, err));
     const uint32_t header[OB_TXN_HEADER_WORDS] = {
-        (uint32_t)OB_TXN_ROWS << 24 | OB_TXN_VERSION, OB_TXN_MEM_ROWS << 8 | OB_TXN_COLS, t->n_ops, (uint32_t)t->text.len,
+        (uint32_t)OB_TXN_ROWS << 24 | OB_TXN_VERSION,
+        OB_TXN_MEM_ROWS << 8 | OB_TXN_COLS,
+        t->n_ops,
+        (uint32_t)t->text.len,
     };
     memcpy(t->text.data, header, sizeof header);
     return OB_OK;
@@ -246,8 +255,7 @@ static void set_word(uint8_t *p, uint32_t w) { memcpy(p, &w, 4); }
 
 enum { SHIM_BASE_BIT = 31 }; /* the shim sees memory from 0x80000000 on */
 
-/* Bytes from `off` on that a patch of this kind reads or writes; 0: an unknown kind. */
-static size_t patch_extent(uint16_t kind)
+size_t ob_npu_patch_extent(uint16_t kind)
 {
     switch (kind) {
     case OB_PATCH_SCALAR32: return 4;
@@ -263,10 +271,11 @@ ob_status ob_npu_patch_apply(uint8_t *text, size_t n_bytes, const ob_npu_patch *
 {
     for (size_t i = 0; i < n; i++) {
         const ob_npu_patch *p = &patches[i];
-        size_t extent = patch_extent(p->kind);
+        size_t extent = ob_npu_patch_extent(p->kind);
         if (!extent) return ob_err_set(err, OB_E_UNSUPPORTED, "control text: patch %zu is of kind %u", i, p->kind);
         if (p->off & 3 || p->off > n_bytes || extent > n_bytes - p->off)
-            return ob_err_set(err, OB_E_INVALID, "control text: patch %zu at byte %u is outside of %zu bytes", i, p->off, n_bytes);
+            return ob_err_set(err, OB_E_INVALID, "control text: patch %zu at byte %u is outside of %zu bytes", i,
+                              p->off, n_bytes);
         if (p->arg >= n_args)
             return ob_err_set(err, OB_E_INVALID, "control text: patch %zu wants argument %u of %zu", i, p->arg, n_args);
         uint64_t addr = args[p->arg] + p->addend, shim = addr + (1ull << SHIM_BASE_BIT);
@@ -301,7 +310,8 @@ ob_status ob_npu_walk_begin(ob_npu_walk *w, const uint32_t *text, size_t n_words
     if ((text[0] & 0xFFFFFF) != OB_TXN_VERSION)
         return ob_err_set(err, OB_E_FORMAT, "control text: header word 0x%08x is not version 0.1 of AIE2P", text[0]);
     if (text[3] != n_words * 4)
-        return ob_err_set(err, OB_E_FORMAT, "control text says that it has %u bytes, and has %zu", text[3], n_words * 4);
+        return ob_err_set(err, OB_E_FORMAT, "control text says that it has %u bytes, and has %zu", text[3],
+                          n_words * 4);
     *w = (ob_npu_walk){.words = text, .n_words = (uint32_t)n_words, .at = OB_TXN_HEADER_WORDS, .n_ops = text[2],
                        .rows = text[0] >> 24, .cols = text[1] & 0xFF};
     return OB_OK;
@@ -309,7 +319,8 @@ ob_status ob_npu_walk_begin(ob_npu_walk *w, const uint32_t *text, size_t n_words
 
 static ob_status bad_op(const ob_npu_op *op, const char *what, ob_err *err)
 {
-    return ob_err_set(err, OB_E_FORMAT, "control text: op %u at byte %u (0x%02x): %s", op->index, op->off, op->code, what);
+    return ob_err_set(err, OB_E_FORMAT, "control text: op %u at byte %u (0x%02x): %s", op->index, op->off, op->code,
+                      what);
 }
 
 /* The words that an op takes, as it says itself; `left` are there, at least 1. 0: it says nothing sound. */
@@ -391,7 +402,8 @@ ob_status ob_npu_walk_next(ob_npu_walk *w, ob_npu_op *op, bool *more, ob_err *er
     *op = (ob_npu_op){.index = w->index, .off = w->at * 4};
     if (w->index == w->n_ops) {
         if (w->at != w->n_words)
-            return ob_err_set(err, OB_E_FORMAT, "control text: %u words after its %u ops", w->n_words - w->at, w->n_ops);
+            return ob_err_set(err, OB_E_FORMAT, "control text: %u words after its %u ops", w->n_words - w->at,
+                              w->n_ops);
         return OB_OK;
     }
     if (w->at == w->n_words)
@@ -415,8 +427,9 @@ static ob_status check_reg(const ob_npu_op *op, uint64_t addr, uint32_t classes,
 {
     ob_npu_reg_class c = ob_npu_reg_classify(addr);
     if (c != OB_REG_NONE && classes >> c & 1) return OB_OK;
-    return ob_err_set(err, OB_E_FORMAT, "control text: op %u at byte %u writes to 0x%llx (%s), which is not allowed here",
-                      op->index, op->off, (unsigned long long)addr, ob_npu_reg_class_name(c));
+    return ob_err_set(err, OB_E_FORMAT,
+                      "control text: op %u at byte %u writes to 0x%llx (%s), which is not allowed here", op->index,
+                      op->off, (unsigned long long)addr, ob_npu_reg_class_name(c));
 }
 
 static ob_status check_op(const ob_npu_op *op, uint32_t classes, ob_err *err)
@@ -433,7 +446,8 @@ static ob_status check_op(const ob_npu_op *op, uint32_t classes, ob_err *err)
             return bad_op(op, "runs from one kind of register into another", err);
         return OB_OK;
     case OB_TXN_DDR_PATCH:
-        if (ob_npu_reg_classify(op->addr) != OB_REG_SHIM_BD) return bad_op(op, "patches what is no shim descriptor", err);
+        if (ob_npu_reg_classify(op->addr) != OB_REG_SHIM_BD)
+            return bad_op(op, "patches what is no shim descriptor", err);
         return OB_OK;
     case OB_TXN_TCT:
         if (op->dir > OB_MM2S || op->channel >= OB_SHIM_CHANNELS || op->n_rows < 1 || op->n_cols < 1 ||

@@ -27,7 +27,8 @@ enum {
     OB_TXN_MASKPOLL_BUSY = 7,
     OB_TXN_LOADPDI = 8,    /* 4: op | id << 16, size, address (2) */
     OB_TXN_LOAD_PM = 9,    /* 2: op | count << 8, id */
-    OB_TXN_TCT = 0x80,     /* 4: op, size, direction | row << 8 | column << 16, rows << 8 | columns << 16 | channel << 24 */
+    OB_TXN_TCT = 0x80,     /* 4: op, size, direction | row << 8 | column << 16,
+                              rows << 8 | columns << 16 | channel << 24 */
     OB_TXN_DDR_PATCH = 0x81, /* 12: op, size, 0 x 4, register (2), argument (2), addend (2) */
     OB_TXN_READ_REGS = 0x82, /* these three: op, size, ... */
     OB_TXN_TIMER = 0x83,
@@ -43,7 +44,10 @@ enum {
 
 /* --- registers --- */
 
-static inline uint32_t ob_npu_reg(int col, int row, uint32_t off) { return (uint32_t)col << 25 | (uint32_t)row << 20 | off; }
+static inline uint32_t ob_npu_reg(int col, int row, uint32_t off)
+{
+    return (uint32_t)col << 25 | (uint32_t)row << 20 | off;
+}
 static inline int ob_npu_reg_col(uint64_t a) { return (int)(a >> 25); }
 static inline int ob_npu_reg_row(uint64_t a) { return (int)(a >> 20 & 31); }
 static inline uint32_t ob_npu_reg_off(uint64_t a) { return (uint32_t)(a & 0xFFFFF); }
@@ -133,6 +137,8 @@ void ob_npu_txn_wait(ob_npu_txn *t, int col, int n_cols, int dir, int channel);
 /* Writes the header. The text is t->text afterwards. Errors: NO_MEMORY, LIMIT, INVALID (a field did not fit). */
 OB_MUST_CHECK ob_status ob_npu_txn_finish(ob_npu_txn *t, ob_err *err);
 
+/* Bytes from a patch's place on that it reads or writes; 0: an unknown kind. */
+size_t ob_npu_patch_extent(uint16_t kind);
 /* Put addresses into a text of n_bytes: args[i] is the device address of argument i (npu_mem.h's dev_addr). The text
  * may have been patched before. Errors: INVALID (an argument that is missing, an offset outside). */
 OB_MUST_CHECK ob_status ob_npu_patch_apply(uint8_t *text, size_t n_bytes, const ob_npu_patch *patches, size_t n,
@@ -167,7 +173,10 @@ OB_MUST_CHECK ob_status ob_npu_walk_next(ob_npu_walk *w, ob_npu_op *op, bool *mo
  * for this program's array (6 rows, 8 columns). */
 OB_MUST_CHECK ob_status ob_npu_txn_check(const uint32_t *text, size_t n_words, uint32_t classes, ob_err *err);
 /* What our own kernels' control text touches. */
-enum { OB_TXN_OWN_CLASSES = 1 << OB_REG_SHIM_BD | 1 << OB_REG_SHIM_QUEUE | 1 << OB_REG_SHIM_CTRL | 1 << OB_REG_LOCK | 1 << OB_REG_CORE_DATA };
+enum {
+    OB_TXN_OWN_CLASSES = 1 << OB_REG_SHIM_BD | 1 << OB_REG_SHIM_QUEUE | 1 << OB_REG_SHIM_CTRL | 1 << OB_REG_LOCK |
+    1 << OB_REG_CORE_DATA
+};
 
 /* Text of all ops, a line each, as `aiebu-dump -d` prints them. Stops with the error at a malformed op. */
 OB_MUST_CHECK ob_status ob_npu_txn_print(const uint32_t *text, size_t n_words, ob_buf *out, ob_err *err);
