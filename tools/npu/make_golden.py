@@ -39,11 +39,14 @@ def unpack(folder):
     for sub in ("lists/partial", "cache/archives/partial", "debs", "root"):
         os.makedirs(os.path.join(folder, sub), exist_ok=True)
     open(os.path.join(folder, "status"), "w").close()
-    # The machine's own mirror: the first Debian one of its configuration.
-    sites = sh(["apt-get", "indextargets", "--format", "$(SITE)|$(ORIGIN)|$(SIGNED_BY)", "Created-By: Packages"]).split("\n")
-    site = next((s.split("|") for s in sites if "|Debian|" in s), None) or next(s.split("|") for s in sites if "debian" in s)
+    # The machine's own mirror: the first of Debian's that is not for security updates alone.
+    sites = sh(["apt-get", "indextargets", "--format", "$(SITE)|$(ORIGIN)", "Created-By: Packages"]).split("\n")
+    site = next((s.split("|")[0] for s in sites if s.endswith("|Debian") and "security" not in s), None)
+    if not site:
+        sys.exit("make_golden: no mirror of Debian in this machine's apt configuration (run apt-get update first)")
+    keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
     with open(os.path.join(folder, "sid.list"), "w", encoding="utf8") as f:
-        f.write(f"deb [signed-by={site[2] or '/usr/share/keyrings/debian-archive-keyring.gpg'}] {site[0]} sid main\n")
+        f.write(f"deb [signed-by={keyring}] {site} sid main\n")
     opts = [f"Dir::Etc::sourcelist={folder}/sid.list", "Dir::Etc::sourceparts=-", f"Dir::State::lists={folder}/lists",
             f"Dir::Cache={folder}/cache", f"Dir::State::status={folder}/status"]
     apt = [x for o in opts for x in ("-o", o)]
