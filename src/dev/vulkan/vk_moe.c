@@ -48,13 +48,13 @@ typedef struct tuning {
 static const tuning k_tuning[] = {
     {.up_wg = 512, .up_t = 16, .up_ahead = 1, .norm_t = 32, .norm_ahead = 3, .norm_cols = 1},
     {.up_wg = 512, .up_t = 16, .up_ahead = 1, .norm_t = 16, .norm_ahead = 3, .norm_cols = 1},
-    {.up_wg = 256, .up_t = 8, .up_ahead = 1, .norm_t = 16, .norm_ahead = 3, .norm_cols = 1},
+    {.up_wg = 128, .up_t = 4, .up_ahead = 1, .norm_t = 16, .norm_ahead = 3, .norm_cols = 1},
 };
 
 static tuning tuning_get(uint32_t rows)
 {
     tuning t = k_tuning[rows == 1 ? 0 : rows <= VK_MATVEC_ROWS ? 1 : 2];
-    t.down_wg = 256, t.down_t = 8, t.down_ahead = 3, t.down_cols = 1, t.parts_rows = t.gemm_rows = 33;
+    t.down_wg = 256, t.down_t = 8, t.down_ahead = 3, t.down_cols = rows > VK_MATVEC_ROWS ? 2 : 1, t.parts_rows = t.gemm_rows = 33;
     const struct { const char *name; uint32_t *to; } fields[] = {
         {"up_wg", &t.up_wg}, {"up_t", &t.up_t}, {"up_ahead", &t.up_ahead}, {"up_rows", &t.up_rows},
         {"down_wg", &t.down_wg}, {"down_t", &t.down_t}, {"down_ahead", &t.down_ahead}, {"down_cols", &t.down_cols},
@@ -114,10 +114,18 @@ static bool uses_int8(const ob_dev_plan *p, const ob_dev_weight *w)
     return !is_float(w->type) && (p->fast & VK_FAST_INT8) && (p->dev->tested_experts[w->type] & VK_FAST_INT8);
 }
 
-/* Elements that a thread of moe_up and moe_down takes at a time (STEP in shaders/moe_dot.glsl). */
+/* Kernels that take two units at a time (PAIRED in shaders/moe_dot.glsl): for several rows they have less to do, for one
+ * they only hold more registers. */
+static bool takes_pairs(const ob_dev_plan *p, const ob_dev_weight *w)
+{
+    return p->prog.max_tok > VK_MATVEC_ROWS && (p->fast & VK_FAST_SUBGROUP) && uses_int8(p, w) &&
+           (w->type == OB_Q4_K || w->type == OB_Q5_K);
+}
+
+/* Elements that a thread of moe_up and moe_down takes at a time. */
 static uint32_t step_of(const ob_dev_plan *p, const ob_dev_weight *w)
 {
-    return uses_int8(p, w) && (w->type == OB_Q4_K || w->type == OB_Q5_K) ? 64 : 32;
+    return takes_pairs(p, w) ? 64 : 32;
 }
 
 /* Rows that moe_up takes together: about as many as meet at an expert. */
@@ -465,8 +473,8 @@ static uint32_t norm_threads(const ob_dev_plan *p, const moe *m)
 
 static void kernel_name(const ob_dev_plan *p, const char *what, const ob_dev_weight *w, char *out, size_t cap)
 {
-    snprintf(out, cap, "%s%s_%s_%s", what, p->fast & VK_FAST_SUBGROUP ? "" : "_plain", uses_int8(p, w) ? "i8" : "f32",
-             vk_type_name(w->type));
+    snprintf(out, cap, "%s%s_%s_%s", what, !(p->fast & VK_FAST_SUBGROUP) ? "_plain" : takes_pairs(p, w) ? "_pairs" : "",
+             uses_int8(p, w) ? "i8" : "f32", vk_type_name(w->type));
 }
 
 /* Which product moe_up does. */

@@ -1,10 +1,14 @@
-/* A step of a weight row times the same elements of a row of activations, for products of few rows. A step is a unit, or
- * two adjacent ones where these share scales (NS = NU / STEP of them are a row). -DACT: 0 f32 activations, 1 int8 with scales
- * (quantise.comp). `at` is the row's first element in x, a multiple of 32. */
+/* A step of a weight row times the same elements of a row of activations, for products of few rows. A step is a unit, or with
+ * -DPAIRED=1 two adjacent ones where these share scales (NS = NU / STEP of them are a row): less work a weight, but more of it
+ * on its way in a thread's registers. -DACT: 0 f32 activations, 1 int8 with scales (quantise.comp). `at` is the row's first
+ * element in x, a multiple of 32. */
+#ifndef PAIRED
+#define PAIRED 0
+#endif
 #if ACT == 1
 #extension GL_EXT_integer_dot_product : require
 #define Acts U4
-#if TYPE == T_Q4_K || TYPE == T_Q5_K
+#if PAIRED && (TYPE == T_Q4_K || TYPE == T_Q5_K)
 #define STEP 2
 #else
 #define STEP 1
@@ -96,6 +100,27 @@ float unit_dot(Whole w, Some x)
 #define load_part load_raw
 #define whole_of decode
 
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+/* Runs of two blocks. */
+struct Some {
+    uvec4 a, b;
+    float da, db;
+    int sum_a, sum_b;
+};
+Some load_some(U4 x, U2 xd, uint at, uint u)
+{
+    uint ea = at + unit_a(u), eb = at + unit_b(u);
+    uvec2 da = xd.v[ea >> 5], db = xd.v[eb >> 5];
+    Some r;
+    r.a = x.v[ea >> 4];
+    r.b = x.v[eb >> 4];
+    r.da = uintBitsToFloat(da.x);
+    r.db = uintBitsToFloat(db.x);
+    r.sum_a = (u & 1u) != 0u ? high_sum(da.y) : low_sum(da.y);
+    r.sum_b = (u & 1u) != 0u ? high_sum(db.y) : low_sum(db.y);
+    return r;
+}
+#else
 struct Some {
     uvec4 a, b;
     uvec2 d;
@@ -108,11 +133,14 @@ Some load_some(U4 x, U2 xd, uint at, uint u)
     r.d = xd.v[(at >> 5) + u];
     return r;
 }
+#endif
 
 float unit_dot(Whole w, Some x)
 {
     int a = dot16(w.qa, x.a), b = dot16(w.qb, x.b);
-#if TYPE == T_Q6_K
+#if TYPE == T_Q4_K || TYPE == T_Q5_K
+    return x.da * (w.sa * float(a) - w.ma * float(x.sum_a)) + x.db * (w.sb * float(b) - w.mb * float(x.sum_b));
+#elif TYPE == T_Q6_K
     const int zero = int(ZERO);
     return uintBitsToFloat(x.d.x) * (w.sa * float(a - zero * low_sum(x.d.y)) + w.sb * float(b - zero * high_sum(x.d.y)));
 #elif TYPE == T_Q8_0
