@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <unistd.h>
 
+#include "dev/npu/npu_array_mac.h"
 #include "dev/npu/npu_gemm.h"
 #include "dev/npu/npu_kernel.h"
 #include "npu_bus.h"
@@ -320,6 +321,47 @@ static void test_array_rules(void **state)
         ob_npu_txn_deinit(&t);
     }
     bench_free(&b);
+}
+
+static float bf16(const uint8_t *p)
+{
+    uint32_t bits = (uint32_t)(p[0] | p[1] << 8) << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* The core of the GEMV takes its terms in the stated order, whatever vectors it uses: to the bit. */
+static void test_q4_core(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        uint8_t tile[OB_NPU_Q4_TILE_BYTES];
+        uint16_t x[OB_NPU_Q4_TILE_K];
+        float got[OB_NPU_Q4_TILE_N], want[OB_NPU_Q4_TILE_N];
+        for (size_t i = 0; i < OB_NPU_Q4_NIBBLE_BYTES; i++) tile[i] = (uint8_t)rnd();
+        for (size_t i = OB_NPU_Q4_NIBBLE_BYTES; i < sizeof tile; i += 2) { /* bf16 of either sign, 2^-7 to 2 */
+            tile[i] = (uint8_t)rnd();
+            tile[i + 1] = (uint8_t)(0x3C + rnd() % 4 + (rnd() & 1) * 0x80);
+        }
+        for (int k = 0; k < OB_NPU_Q4_TILE_K; k++) x[k] = (uint16_t)(0x3E00 + rnd() % 0x200 + (rnd() & 1) * 0x8000);
+        for (int n = 0; n < OB_NPU_Q4_TILE_N; n++) {
+            got[n] = want[n] = (float)n - 16;
+            for (int g = 0; g < OB_NPU_Q4_TILE_K / OB_NPU_Q4_GROUP; g++) {
+                float dot = 0, xs = 0;
+                for (int k = g * OB_NPU_Q4_GROUP; k < (g + 1) * OB_NPU_Q4_GROUP; k++) {
+                    float v = bf16((const uint8_t *)&x[k]);
+                    dot += (float)(tile[ob_npu_q4_nibble_at(k, n)] >> (n % 2 * 4) & 15) * v;
+                    xs += v;
+                }
+                const uint8_t *scale = tile + ob_npu_q4_scale_at(g * OB_NPU_Q4_GROUP, n);
+                want[n] += bf16(scale) * dot;
+                want[n] += bf16(scale + 2 * OB_NPU_Q4_SCALES) * xs;
+            }
+        }
+        ob_npu_mac_q4(x, tile, got);
+        assert_memory_equal(got, want, sizeof got);
+    }
 }
 
 static void test_copy(void **state)
@@ -673,7 +715,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packing),     cmocka_unit_test(test_array),   cmocka_unit_test(test_wrong_text),
-        cmocka_unit_test(test_wrong_order), cmocka_unit_test(test_array_rules), cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_wrong_order), cmocka_unit_test(test_array_rules), cmocka_unit_test(test_copy), cmocka_unit_test(test_q4_core),
         cmocka_unit_test(test_shapes),      cmocka_unit_test(test_corners), cmocka_unit_test(test_chains),
         cmocka_unit_test(test_offsets),     cmocka_unit_test(test_faults),  cmocka_unit_test(test_set),
         cmocka_unit_test(test_pdi_of_a_set),

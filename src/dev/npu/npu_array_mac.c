@@ -122,21 +122,58 @@ static float from_bf16(uint16_t h)
     return f;
 }
 
+enum { T = OB_NPU_Q4_TILE_N };
+
+/* Sums of one group: dot[n] over its 32 inputs, and of the inputs themselves. Every sum takes its terms in order, one
+ * rounding for the product and one for the sum, whatever the width of vectors. */
+static float group_c(const uint16_t *x, const uint8_t *q, float dot[T])
+{
+    float xs = 0;
+    for (int k = 0; k < OB_NPU_Q4_GROUP; k++, q += T / 2) {
+        float v = from_bf16(x[k]);
+        xs += v;
+        for (int n = 0; n < T; n += 2) {
+            dot[n] += (float)(q[n / 2] & 15) * v;
+            dot[n + 1] += (float)(q[n / 2] >> 4) * v;
+        }
+    }
+    return xs;
+}
+
+#ifdef HAVE_AVX2_PATH
+__attribute__((target("avx2"))) static float group_avx2(const uint16_t *x, const uint8_t *q, float dot[T])
+{
+    __m256 sum[T / 8];
+    float xs = 0;
+    for (int i = 0; i < T / 8; i++) sum[i] = _mm256_loadu_ps(dot + 8 * i);
+    for (int k = 0; k < OB_NPU_Q4_GROUP; k++, q += T / 2) {
+        const __m128i b = _mm_loadu_si128((const __m128i *)q), mask = _mm_set1_epi8(15);
+        const __m128i even = _mm_and_si128(b, mask), odd = _mm_and_si128(_mm_srli_epi16(b, 4), mask);
+        const __m128i half[2] = {_mm_unpacklo_epi8(even, odd), _mm_unpackhi_epi8(even, odd)}; /* outputs in order */
+        const float v = from_bf16(x[k]);
+        const __m256 vv = _mm256_set1_ps(v);
+        xs += v;
+        for (int i = 0; i < T / 8; i++) {
+            const __m128i eight = i % 2 ? _mm_unpackhi_epi64(half[i / 2], half[i / 2]) : half[i / 2];
+            const __m256 w = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight));
+            sum[i] = _mm256_add_ps(sum[i], _mm256_mul_ps(w, vv));
+        }
+    }
+    for (int i = 0; i < T / 8; i++) _mm256_storeu_ps(dot + 8 * i, sum[i]);
+    return xs;
+}
+#endif
+
 void ob_npu_mac_q4(const uint16_t *x, const uint8_t *tile, float *acc)
 {
-    enum { T = OB_NPU_Q4_TILE_N };
+    float (*group)(const uint16_t *x, const uint8_t *q, float dot[T]) = group_c;
+#ifdef HAVE_AVX2_PATH
+    if (__builtin_cpu_supports("avx2")) group = group_avx2;
+#endif
     for (int g = 0; g < OB_NPU_Q4_TILE_K / OB_NPU_Q4_GROUP; g++) {
-        float dot[T] = {0}, xs = 0;
-        for (int k = g * OB_NPU_Q4_GROUP; k < (g + 1) * OB_NPU_Q4_GROUP; k++) {
-            float v = from_bf16(x[k]);
-            const uint8_t *q = tile + ob_npu_q4_nibble_at(k, 0);
-            xs += v;
-            for (int n = 0; n < T; n += 2) {
-                dot[n] += (float)(q[n / 2] & 15) * v;
-                dot[n + 1] += (float)(q[n / 2] >> 4) * v;
-            }
-        }
-        const uint8_t *scales = tile + ob_npu_q4_scale_at((int64_t)g * OB_NPU_Q4_GROUP, 0);
+        const int k = g * OB_NPU_Q4_GROUP;
+        float dot[T] = {0}, xs = group(x + k, tile + ob_npu_q4_nibble_at(k, 0), dot);
+        const uint8_t *scales = tile + ob_npu_q4_scale_at(k, 0);
         for (int n = 0; n < T; n++) {
             uint16_t d, m;
             memcpy(&d, scales + 2 * n, 2);
