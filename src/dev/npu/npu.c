@@ -91,6 +91,7 @@ static void describe_q4(const npu_dev *d, ob_dev_info *out)
 {
     ob_npu_fwd_q4_stats st;
     ob_npu_fwd_q4_get_stats(d->q4, &st);
+    out->good_tok = 0; /* a row at a time */
     if (st.failed) snprintf(out->reason, sizeof out->reason, "products are computed on the CPU: %.200s", st.reason);
     if (!d->decode) return;
     const ob_npu_decode_stats ds = ob_npu_decode_stats_get(d->decode);
