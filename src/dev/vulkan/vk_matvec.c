@@ -115,14 +115,16 @@ typedef struct fitted {
     uint32_t t, r, un, wg, nb;
 } fitted;
 
-/* What a thread takes of a row at a time (STEP in shaders/moe_dot.glsl): how many of these a row has. */
-static uint32_t row_steps(const ob_dev_weight *w, bool int8)
+/* Kernels that take two units at a time (PAIRED in shaders/moe_dot.glsl): 6 % of a whole step less for one row, but for
+ * several a thread holds too much: 8 sequences of an 8B Q4_K_M took 1.43 times as long on the H200. */
+static bool takes_pairs(const ob_dev_plan *p, const ob_dev_weight *w, bool int8, int32_t rows)
 {
-    return (uint32_t)w->nu / (int8 && family_of(w->type) == FAMILY_K4 ? 2 : 1);
+    return int8 && rows == 1 && (p->fast & VK_FAST_SUBGROUP) && (w->type == OB_Q4_K || w->type == OB_Q5_K);
 }
 
 static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, bool int8, int32_t rows)
 {
+    const uint32_t steps = (uint32_t)w->nu / (takes_pairs(p, w, int8, rows) ? 2 : 1); /* of a row */
     const vk_dev *d = p->dev;
     const bool sub = (p->fast & VK_FAST_SUBGROUP) != 0, blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
     const uint32_t sg = sub ? d->sg : 32, most = OB_MIN(1024u, d->phys->max_invocations);
@@ -131,7 +133,7 @@ static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, bool in
     uint16_t n_sub = ro == ROLE_PLAIN && w->nu >= LONG_UNITS ? OB_MAX(sh->s, 2) : sh->s;
     if (d->phys->soft) e = (spread){rows == 1 ? e.r : 1, 1, e.wg}; /* unrolled code takes a processor long to compile */
     shape_by_hand(ro, w->type, &n_sub, &e);
-    while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX(row_steps(w, int8), sg))) n_sub /= 2;
+    while (n_sub > 1 && (n_sub * sg > most || n_sub * sg > OB_MAX(steps, sg))) n_sub /= 2;
     fitted f = {.t = n_sub * sg, .r = sub ? e.r : 1, .un = sub ? e.un : 1, .nb = 1};
     if (!is_pow2(f.t)) f.t = sg;
     f.wg = OB_MAX(f.t, OB_MIN((uint32_t)e.wg, most) / f.t * f.t);
@@ -182,13 +184,14 @@ static ob_status add(ob_dev_plan *p, int32_t i, int m, role ro, ob_act act, vk_f
     const bool raw = in && in->raw;
     if (ro == ROLE_NORM && w->nu >= LONG_UNITS) ro = ROLE_LONG;
     const bool blocks = ro == ROLE_NORM || ro == ROLE_LONG || ro == ROLE_GLU;
-    const fitted f = fit(p, ro, w, int8, vk_linear_rows(p, op));
+    const int32_t rows = vk_linear_rows(p, op);
+    const fitted f = fit(p, ro, w, int8, rows);
     char name[48];
-    snprintf(name, sizeof name, "matvec%s_%s_%s%s", sub ? "" : "_plain", int8 ? "i8" : "f32", vk_type_name(w->type),
-             ro == ROLE_GLU ? "_glu" : n_class ? "_router" : "");
+    snprintf(name, sizeof name, "matvec%s_%s_%s%s", !sub ? "_plain" : takes_pairs(p, w, int8, rows) ? "_pairs" : "",
+             int8 ? "i8" : "f32", vk_type_name(w->type), ro == ROLE_GLU ? "_glu" : n_class ? "_router" : "");
     const vk_pipe *pipe;
     OB_TRY(vk_kernel_get(p->dev, name, 15,
-                         (uint32_t[]){f.wg, f.t, (uint32_t)vk_linear_rows(p, op), op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
+                         (uint32_t[]){f.wg, f.t, (uint32_t)rows, op->w[4 + m] != OB_NONE, op->in[1] != OB_NONE,
                                       d->sg, f.r, f.un, (uint32_t)w->nu, raw, blocks && ro != ROLE_GLU, (uint32_t)act, f.nb,
                                       (form & VK_FORM_TURNED) != 0, OB_MAX(n_class, 1u)},
                          &pipe, err));
