@@ -21,7 +21,9 @@ build: $(BUILD)/.setup-build
 	@test -e $(BUILD)/build.ninja || cmake --preset release
 	@cmake --build $(BUILD)
 
-serve: build
+serve: $(BUILD)/.setup-build
+	@test -e $(BUILD)/build.ninja || cmake --preset release
+	@cmake --build $(BUILD) --target 1bit
 	@$(BUILD)/1bit pull $(MODEL)
 	@exec $(BUILD)/1bit serve -m $(MODEL) --port $(PORT)
 

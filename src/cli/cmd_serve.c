@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/scorer.h"
-#include "fmt/onebp.h"
 #include "hub/hub.h"
 #include "serve/serve.h"
 
@@ -30,18 +29,6 @@ static void fill_params(const ob_args *a, const char *path, ob_serve_params *p)
     p->cors_origin = ob_cli_str(a, OB_OPT_CORS);
     p->timeout_s = ob_cli_float(a, OB_OPT_TIMEOUT);
     p->access_log = ob_cli_flag(a, OB_OPT_VERBOSE) || ob_cli_flag(a, OB_OPT_LOG_JSON);
-}
-
-/* --verify: the tensors of a package against the sums beside it. */
-static ob_status verify(const char *path, ob_err *err)
-{
-    ob_buf sums;
-    ob_buf_init(&sums, 1 << 16);
-    ob_buf_addf(&sums, "%s.sums", path);
-    ob_status s = ob_buf_status(&sums, err);
-    if (s == OB_OK) s = ob_onebp_sums_verify(path, ob_buf_str(&sums), NULL, NULL, err);
-    ob_buf_deinit(&sums);
-    return s;
 }
 
 /* A name that is not the path itself: that of the library, or where the model was pulled from. */
@@ -103,7 +90,7 @@ int ob_cmd_serve(const ob_args *a)
     if (s != OB_OK) return ob_cli_fail(a, &err);
     if (ob_cli_flag(a, OB_OPT_LOG_JSON)) ob_log_set_json(true);
     ob_buf_init(&chat_template, OB_MAX_TEMPLATE_BYTES);
-    if (ob_cli_flag(a, OB_OPT_VERIFY)) OB_GOTO(verify(path, &err));
+    OB_GOTO(ob_cli_verify(a, path, &err));
     p.engine.model_path = path;
     OB_GOTO(ob_cli_chat_template(a, &chat_template, &err));
     if (chat_template.len) p.chat_template = ob_buf_str(&chat_template);

@@ -56,7 +56,9 @@ int ob_cmd_tokenize(const ob_args *a)
     unsigned flags = (ob_cli_flag(a, OB_OPT_NO_BOS) ? 0u : OB_TOK_BOS) |
                      (ob_cli_flag(a, OB_OPT_NO_SPECIAL) ? 0u : OB_TOK_SPECIAL);
     OB_GOTO(load(a, &tok, &err));
-    OB_GOTO(ob_cli_read_all(stdin, "standard input", &text, &err));
+    if (a->n_pos) ob_buf_adds(&text, a->pos[0]);
+    else OB_GOTO(ob_cli_read_all(stdin, "standard input", &text, &err));
+    OB_GOTO(ob_buf_status(&text, &err));
     OB_GOTO(ob_tok_encode(tok, ob_buf_str(&text), text.len, flags, &ids, &n, &err));
     if (ob_cli_flag(a, OB_OPT_JSON)) write_json(&out, ids, n);
     else write_table(&out, tok, ids, n);

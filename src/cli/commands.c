@@ -49,8 +49,8 @@ static const ob_command k_commands[] = {
      "is a path or the name of a model of the library. Only the header is read. With "
      "--architectures the architectures that this program knows, without a FILE.",
      ob_cmd_info},
-    {OB_CMD_TOKENIZE, "tokenize", "", 0, 0, "text to token ids",
-     "Reads text from standard input and prints its token ids with the text of each, or with --json "
+    {OB_CMD_TOKENIZE, "tokenize", "[TEXT]", 0, 1, "text to token ids",
+     "Takes TEXT, or reads it from standard input, and prints its token ids with the text of each, or with --json "
      "an array of the ids. Tokens that the model wants in front of a text are added, and the "
      "spelling of a control token becomes that token; --no-bos and --no-special turn this off.",
      ob_cmd_tokenize},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "fmt/onebp.h"
 
 static void on_progress(void *arg, double fraction)
 {
@@ -12,10 +13,23 @@ static void on_progress(void *arg, double fraction)
     ob_progress_part(&l->progress, "loading", fraction);
 }
 
+ob_status ob_cli_verify(const ob_args *a, const char *path, ob_err *err)
+{
+    ob_buf sums;
+    if (!ob_cli_flag(a, OB_OPT_VERIFY)) return OB_OK;
+    ob_buf_init(&sums, 1 << 16);
+    ob_buf_addf(&sums, "%s.sums", path);
+    ob_status s = ob_buf_status(&sums, err);
+    if (s == OB_OK) s = ob_onebp_sums_verify(path, ob_buf_str(&sums), NULL, NULL, err);
+    ob_buf_deinit(&sums);
+    return s;
+}
+
 ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err)
 {
     memset(l, 0, sizeof *l);
     OB_TRY(ob_cli_find_model(ob_cli_str(a, OB_OPT_MODEL), &l->path, err));
+    OB_TRY(ob_cli_verify(a, l->path, err));
     ob_progress_init(&l->progress, ob_cli_flag(a, OB_OPT_QUIET));
     ob_cli_engine_params(a, &l->params);
     l->params.model_path = l->path;

@@ -18,6 +18,8 @@ typedef struct ob_cli_load {
     bool encoders_too;   /* false: ob_cli_load_ctx refuses a model that has no logits */
 } ob_cli_load;
 
+/* With --verify: the tensors of a 1BP package against the sums beside it (PATH.sums). */
+OB_MUST_CHECK ob_status ob_cli_verify(const ob_args *a, const char *path, ob_err *err);
 OB_MUST_CHECK ob_status ob_cli_load_init(ob_cli_load *l, const ob_args *a, ob_err *err);
 void ob_cli_load_deinit(ob_cli_load *l); /* params.model_path is invalid afterwards */
 

@@ -303,7 +303,7 @@ static const ob_option k_options[] = {
         .doc = "replace what is there already"},
     [OB_OPT_SUMS] = {.name = "sums", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(CONVERT),
         .doc = "also write FILE.sums, with a SHA-256 of each tensor"},
-    [OB_OPT_VERIFY] = {.name = "verify", .kind = OB_OPT_KIND_FLAG, .commands = OB_IN(SERVE),
+    [OB_OPT_VERIFY] = {.name = "verify", .kind = OB_OPT_KIND_FLAG, .commands = ENGINE,
         .doc = "compare a 1BP package with its .sums file before it is loaded"},
 
     [OB_OPT_JSON] = {.name = "json", .kind = OB_OPT_KIND_FLAG,

@@ -253,6 +253,34 @@ static ob_status take_value(const ob_option *o, const char *shown, const char *i
     return set_value(o, shown, text, v, err);
 }
 
+/* Spellings of llama.cpp's programs that many fingers know and that mean nothing here, with what to do instead. Some would
+ * otherwise be taken for a letter with its value. */
+static const char *hint_for(const char *word)
+{
+    static const struct {
+        const char *words, *hint;
+    } known[] = {
+        {" -ngl --n-gpu-layers --gpu-layers ", "all layers run on --device; --split shares them, --cpu-moe keeps experts on the CPU"},
+        {" -fa --flash-attn ", "attention is always computed in that way"},
+        {" -mg --main-gpu ", "name the GPU: --device vulkan:N"},
+        {" -sm --split-mode -ts --tensor-split ", "--device A,B --split 3,1 shares the layers"},
+        {" -hf -hfr --hf-repo ", "-m hf://OWNER/REPO/FILE.gguf fetches a model"},
+        {" -cnv --conversation -no-cnv --no-conversation -i --interactive ", "`1bit chat` talks, `1bit run` answers once"},
+        {" -st --single-turn ", "`1bit run` answers once"},
+        {" --jinja --no-jinja ", "chat templates are always rendered as Jinja"},
+        {" -b --batch-size ", "-ub N is the most tokens of a step"},
+        {" -cb --cont-batching ", "requests always share steps; --parallel N says how many"},
+        {" -md --model-draft ", "there are no draft models; --speculate guesses from the text itself"},
+    };
+    char key[64];
+    const size_t len = strcspn(word, "=");
+    if (len + 3 > sizeof key) return NULL;
+    snprintf(key, sizeof key, " %.*s ", (int)len, word);
+    for (size_t i = 0; i < OB_COUNT(known); i++)
+        if (strstr(known[i].words, key)) return known[i].hint;
+    return NULL;
+}
+
 /* One word that starts with a dash: --name, --name=value, an alias, or a run of letters where the
  * last may carry its value (-c4096). */
 static ob_status parse_dashed(uint64_t bit, const char *word, words *w, ob_args *a, ob_err *err)
@@ -264,6 +292,8 @@ static ob_status parse_dashed(uint64_t bit, const char *word, words *w, ob_args 
     const ob_option *o = find_alias(bit, word, len);
     if (!o && word[1] == '-') o = find_long(bit, word + 2, len - 2);
     if (o) return take_value(o, shown, eq ? eq + 1 : NULL, w, a, err);
+    const char *hint = word[2] ? hint_for(word) : NULL;
+    if (hint) return ob_err_set(err, OB_E_INVALID, "%s is an option of llama.cpp: %s", shown, hint);
     if (word[1] == '-') return unknown_option(bit, word, err);
     for (const char *p = word + 1; *p; p++) {
         o = find_letter(bit, *p);

@@ -112,6 +112,9 @@ ob_status ob_dev_open(const char *spec, const ob_dev_options *opt, ob_dev **out,
     if (!api) api = find(k_by_name, spec, n);
     if (!api) {
         list_known(known, sizeof known);
+#ifndef OB_HAVE_VULKAN
+        if (n == 6 && !memcmp(spec, "vulkan", n)) return ob_err_set(err, OB_E_UNSUPPORTED, "this build has no Vulkan (cmake -DOB_VULKAN=ON)");
+#endif
         return ob_err_set(err, OB_E_NOT_FOUND, "unknown device \"%.64s\": known are %s (1bit devices shows what is here)", spec, known);
     }
     long index = -1;

@@ -307,7 +307,8 @@ static void drop_job(ob_request *r)
 static void finish(ob_engine *e, ob_request *r, ob_finish why, const char *stop_string, const ob_err *err)
 {
     ob_event ev = {.done = true, .id = -1, .finish = why, .stop_string = stop_string};
-    if (why != OB_FINISH_CANCELLED) ob_detok_flush(&r->detok, &r->held);
+    /* Where the reply was cut off a character that is incomplete says nothing; where it ended, that it is broken. */
+    if (why == OB_FINISH_STOP) ob_detok_flush(&r->detok, &r->held);
     if (!stop_string) {
         ev.text = ob_buf_str(&r->held);
         ev.text_len = r->held.len;

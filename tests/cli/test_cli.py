@@ -83,6 +83,10 @@ def test_version():
     (("pull", "x", "--name"), "--name needs a value"),
     (("tokenize",), "-m MODEL is missing"),
     (("tokenize", "-m"), "-m needs a value"),
+    (("run", "-ngl", "99", "hi"), "-ngl is an option of llama.cpp: all layers run on --device"),
+    (("serve", "-fa"), "-fa is an option of llama.cpp"),
+    (("run", "-hf", "a/b"), "-m hf://OWNER/REPO/FILE.gguf"),
+    (("chat", "--n-gpu-layers=9"), "--n-gpu-layers is an option of llama.cpp"),
     (("list", "-" + "x" * 5000), "unknown option"),
 ])
 def test_wrong_usage(args, text):
@@ -127,6 +131,26 @@ def test_help_columns():
     """The texts of the commands stand in one column, multi-byte characters or not."""
     lines = run("help").stdout.split("commands:\n")[1].split("\n\n")[0].splitlines()
     assert {re.match(r"(  \S.*?  +|  +)\S", li).end() - 1 for li in lines if len(li) < 200} == {28}
+
+
+def test_tokenize_takes_text_or_reads_it():
+    model = os.path.join(ROOT, "tests", "data", "golden", "llama.gguf")
+    said = run("tokenize", "-m", model, "--json", "a tiny text", input="not this")
+    assert said.returncode == 0 and len(json.loads(said.stdout)) > 2
+    assert said.stdout == run("tokenize", "-m", model, "--json", input="a tiny text").stdout
+
+
+def test_verify_wants_the_sums_of_a_package(tmp_path):
+    """Every command that loads a model looks at its sums first when asked to: a flipped byte is found."""
+    model, package = os.path.join(ROOT, "tests", "data", "golden", "llama.gguf"), tmp_path / "m.1bp"
+    assert run("convert", model, str(package), "--sums").returncode == 0
+    words = ("run", "-m", str(package), "--verify", "--device", "cpu", "--raw", "-n", "2", "-q", "hi")
+    assert run(*words).returncode == 0
+    data = bytearray(package.read_bytes())
+    data[len(data) // 2] ^= 4
+    package.write_bytes(data)
+    said = run(*words)
+    assert said.returncode == 1 and "sum" in said.stderr and run(*(w for w in words if w != "--verify")).returncode == 0
 
 
 def test_double_dash_ends_the_options():

@@ -17,6 +17,8 @@ pub struct Vocab {
     env: TokEnv,
 }
 
+const SPACE: &str = r" |\n[\x20\x09]{0,24}";
+
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrammarKind {
@@ -62,8 +64,13 @@ impl Vocab {
     pub fn matcher(&self, kind: GrammarKind, text: &str) -> Result<TkMatcher, Failure> {
         let grammar = match kind {
             GrammarKind::JsonSchema => {
-                let schema: Value = serde_json::from_str(text)
+                let mut schema: Value = serde_json::from_str(text)
                     .map_err(|e| Failure::new(TkStatus::Input, format!("the schema is not JSON: {e}")))?;
+                if let Some(fields) = schema.as_object_mut() {
+                    // What is between tokens of JSON: a space, or a new line with its indent; a small model would go on with
+                    // white space until its tokens are used up.
+                    fields.entry("x-guidance").or_insert_with(|| serde_json::json!({"whitespace_pattern": SPACE}));
+                }
                 TopLevelGrammar::from_json_schema(schema)
             }
             GrammarKind::Lark => TopLevelGrammar::from_lark(text.to_string()),

@@ -125,6 +125,7 @@ static ob_status open_device(const ob_dev_api *api, bool soft, int index, const 
     OB_GOTO(hx_check(l, l->stream_create(d->device, 0, &d->stream), "making a stream", err));
     OB_GOTO(hx_alloc(d, sizeof zeros, &d->none, err));
     OB_GOTO(hx_upload(d, d->none, 0, zeros, sizeof zeros, err));
+    if (soft) ob_log_info("hrx-soft interprets the machine code of an AMD GPU: its numbers are right, its times say nothing");
     *out = &d->base;
 out:
     if (s != OB_OK) hrx_close(&d->base);

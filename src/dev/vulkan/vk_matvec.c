@@ -76,7 +76,7 @@ static const shape k_shapes[N_ROLES][N_FAMILIES] = {
     [ROLE_GLU] = {[FAMILY_4] = {1, {1, 2, 1024}, {1, 2, 1024}},
                   [FAMILY_K4] = {1, {1, 1, 256}, {1, 1, 256}},
                   [FAMILY_K6] = {1, {1, 1, 1024}, {1, 1, 1024}},
-                  [FAMILY_8] = {2, {1, 1, 512}, {1, 1, 512}},
+                  [FAMILY_8] = {2, {1, 1, 512}, {1, 1, 256}},
                   [FAMILY_FLOAT] = {1, {1, 1, 1024}, {1, 1, 1024}}},
     [ROLE_HEAD] = {[FAMILY_4] = {1, {4, 1, 512}, {4, 1, 512}},
                    [FAMILY_K4] = {1, {4, 1, 512}, {4, 1, 512}},
@@ -116,10 +116,11 @@ typedef struct fitted {
 } fitted;
 
 /* Kernels that take two units at a time (PAIRED in shaders/moe_dot.glsl): 6 % of a whole step less for one row, but for
- * several a thread holds too much: 8 sequences of an 8B Q4_K_M took 1.43 times as long on the H200. */
+ * several a thread holds too much: 8 sequences of an 8B Q4_K_M took 1.43 times as long on the H200 (1.4 to 1.6 with 14 other
+ * shapes). Their sums have another order, so only where no other sequence can come into the step. */
 static bool takes_pairs(const ob_dev_plan *p, const ob_dev_weight *w, bool int8, int32_t rows)
 {
-    return int8 && rows == 1 && (p->fast & VK_FAST_SUBGROUP) && (w->type == OB_Q4_K || w->type == OB_Q5_K);
+    return int8 && rows == 1 && p->n_slots == 1 && (p->fast & VK_FAST_SUBGROUP) && (w->type == OB_Q4_K || w->type == OB_Q5_K);
 }
 
 static fitted fit(const ob_dev_plan *p, role ro, const ob_dev_weight *w, bool int8, int32_t rows)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "base/limits.h"
 #include "base/math.h"
 #include "dev/vulkan/vk_int.h"
@@ -343,7 +344,9 @@ static ob_status vulkan_open(int index, const ob_dev_options *opt, ob_dev **out,
 }
 static ob_status soft_open(int index, const ob_dev_options *opt, ob_dev **out, ob_err *err)
 {
-    return open_device(&ob_dev_lavapipe, first_soft(vk_lib_get()) + index, opt, out, err);
+    OB_TRY(open_device(&ob_dev_lavapipe, first_soft(vk_lib_get()) + index, opt, out, err));
+    ob_log_info("lavapipe is Mesa's software driver of Vulkan: its numbers are right, its times say nothing");
+    return OB_OK;
 }
 
 /* --- buffers ---------------------------------------------------------------------------------- */
