@@ -67,6 +67,25 @@ static bool by_matrices(const ob_dev_plan *p, const ob_op *op)
            (op->in[2] == OB_NONE || p->v_type == OB_F16) && a->k_dim % 16 == 0 && a->k_dim <= MM_K_DIM && a->v_dim % 8 == 0;
 }
 
+/* What both kernels want behind their own numbers: what a token may see, scales, the step, pages, queries and the cache. */
+static void take_cache(hx_make *m, hx_dispatch *x, const ob_op *op, plane k, plane v)
+{
+    const ob_dev_plan *p = m->plan;
+    const ob_attn_params *a = &op->p.attn;
+    hx_int(x, mode_of(a));
+    hx_int(x, OB_MAX(a->window, 0));
+    hx_float(x, 1.0f / (float)p->page_tok);
+    hx_float(x, 1.0f / (float)(a->n_head / a->n_head_kv));
+    hx_float(x, a->scale);
+    hx_float(x, a->softcap);
+    hx_tokens(m, x);
+    hx_pages(m, x);
+    hx_param(m, x, p->at.block, (size_t)p->prog.max_tok * 16);
+    hx_value(m, x, op->in[0]);
+    hx_mem(x, k.mem, 0, k.len);
+    hx_mem(x, v.mem, 0, v.len);
+}
+
 static void add_by_matrices(hx_make *m, const ob_op *op)
 {
     const ob_dev_plan *p = m->plan;
@@ -84,18 +103,7 @@ static void add_by_matrices(hx_make *m, const ob_op *op)
     hx_int(x, 0);
     hx_int(x, p->page_tok);
     hx_int(x, p->max_pages);
-    hx_int(x, mode_of(a));
-    hx_int(x, OB_MAX(a->window, 0));
-    hx_float(x, 1.0f / (float)p->page_tok);
-    hx_float(x, 1.0f / (float)(a->n_head / a->n_head_kv));
-    hx_float(x, a->scale);
-    hx_float(x, a->softcap);
-    hx_tokens(m, x);
-    hx_pages(m, x);
-    hx_param(m, x, p->at.block, (size_t)p->prog.max_tok * 16);
-    hx_value(m, x, op->in[0]);
-    hx_mem(x, k.mem, 0, k.len);
-    hx_mem(x, v.mem, 0, v.len);
+    take_cache(m, x, op, k, v);
     hx_value(m, x, op->out[0]);
 }
 
@@ -120,18 +128,7 @@ static void add_by_token(hx_make *m, const ob_op *op)
     hx_int(x, seg_tiles(p));
     if (x) x->seg_at = (int8_t)x->n_consts;
     hx_int(x, 1);
-    hx_int(x, mode_of(a));
-    hx_int(x, OB_MAX(a->window, 0));
-    hx_float(x, 1.0f / (float)p->page_tok);
-    hx_float(x, 1.0f / (float)(a->n_head / a->n_head_kv));
-    hx_float(x, a->scale);
-    hx_float(x, a->softcap);
-    hx_tokens(m, x);
-    hx_pages(m, x);
-    hx_param(m, x, p->at.block, (size_t)p->prog.max_tok * 16);
-    hx_value(m, x, op->in[0]);
-    hx_mem(x, k.mem, 0, k.len);
-    hx_mem(x, v.mem, 0, v.len);
+    take_cache(m, x, op, k, v);
     hx_scratch(m, x, 0, hx_attn_scratch(p, op));
     if (x) {
         const ob_value *y = &p->prog.vals[op->out[0]];
