@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -450,6 +452,21 @@ out:
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
+/* Opens the file on its way and has it removed should a signal end the program. It cannot be told of before it is known to
+ * be ours, so signals wait for that. */
+static ob_status open_scratch(ob_onebp_out *out, const char *dst, bool force, int *ticket, ob_err *err)
+{
+    sigset_t stops, before;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGINT);
+    sigaddset(&stops, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &stops, &before);
+    const ob_status s = ob_onebp_out_open(out, dst, force, err);
+    if (s == OB_OK) *ticket = ob_scratch_add(out->part);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return s;
+}
+
 ob_status ob_onebp_convert(const char *src, const char *dst, bool force, ob_onebp_progress progress,
                            void *arg, ob_onebp_made *made, ob_err *err)
 {
@@ -464,8 +481,7 @@ ob_status ob_onebp_convert(const char *src, const char *dst, bool force, ob_oneb
         s = ob_err_prefix(err, s, "%.200s", src);
         goto out;
     }
-    OB_GOTO(ob_onebp_out_open(&out, dst, force, err));
-    ticket = ob_scratch_add(out.part);
+    OB_GOTO(open_scratch(&out, dst, force, &ticket, err));
     OB_GOTO(ob_onebp_out_begin(&out, &plan, false, err));
     OB_GOTO(ob_onebp_copy(&out, &plan, f, progress, arg, err));
     OB_GOTO(ob_onebp_out_finish(&out, err));
