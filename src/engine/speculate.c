@@ -80,7 +80,7 @@ static double expected(double p, int32_t d)
 int32_t ob_spec_choose(const ob_spec_costs *c, const ob_spec_draft *drafts, int32_t n, int32_t most)
 {
     static const int32_t sizes[] = {1, 3, 7, 15};
-    if (n < 1 || n > OB_SPEC_MAX_ROWS) return 0;
+    if (n < 1 || n > OB_SPEC_MAX_ROWS || most < 1) return 0;
     const double plain = n / cost_of(c, n);
     double best = 1.02 * plain; /* what is not clearly quicker is not tried */
     int32_t choice = 0, before = n;

@@ -82,6 +82,7 @@ static void test_choose(void **state)
     assert_int_equal(ob_spec_choose(&steep, &good, 1, 16), 0);
     assert_int_equal(ob_spec_choose(&flat, &empty, 1, 16), 0);
     assert_int_equal(ob_spec_choose(&flat, &good, 1, 0), 0);
+    assert_int_equal(ob_spec_choose(&flat, &good, 1, -5), 0); /* steps so small that they have no room at all */
     assert_true(ob_spec_choose(&none, &good, 1, 16) > 0); /* what is not known is tried */
     const ob_spec_draft three[] = {good, bad, empty};
     assert_int_equal(ob_spec_choose(&steep, three, 3, 16), 0);
