@@ -664,6 +664,15 @@ chatTest(
     },
 );
 
+chatTest('a window made narrow closes the list of chats', {}, async ({ page }) => {
+    assert.ok(await page.isVisible('#side'));
+    await page.setViewportSize({ width: 380, height: 700 });
+    await page.waitForFunction(() => document.body.classList.contains('side-closed'));
+    assert.ok(!(await page.isVisible('#side')));
+    await page.setViewportSize({ width: 1000, height: 700 });
+    await page.waitForFunction(() => !document.body.classList.contains('side-closed'));
+});
+
 chatTest(
     'the view follows the text until the user goes up',
     { viewport: { width: 900, height: 500 } },

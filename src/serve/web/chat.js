@@ -575,7 +575,8 @@ function showList() {
     );
 }
 
-const isNarrow = () => matchMedia('(max-width: 760px)').matches;
+const narrow = matchMedia('(max-width: 760px)');
+const isNarrow = () => narrow.matches;
 
 function showSide(open) {
     document.body.classList.toggle('side-closed', !open);
@@ -798,6 +799,7 @@ $('ask-key').querySelector('form').onsubmit = (e) => {
 
 setTheme(store.loadTheme());
 showSide(!isNarrow());
+narrow.onchange = () => showSide(!isNarrow());
 showList();
 showChat();
 watch();
