@@ -15,25 +15,16 @@ enum {
 };
 static const double CHAIN_MS = 250; /* by the estimate below, which may be half of the truth */
 
-typedef struct shape {
-    int64_t m, k, n; /* whole tiles */
-    uint8_t *text;
-    ob_npu_patch *patches;
-    size_t n_bytes, n_patches;
-} shape;
-
 /* One command: rows [r0, r0 + n_rows) and outputs [j0, j0 + n) of a product. */
 typedef struct piece {
     const ob_npu_mm *mm;
     int64_t j0, n, m, k; /* n outputs, not padded; m, k padded */
     size_t a_off, c_off, text_off;
-    size_t shape; /* in shapes */
+    size_t shape; /* in kernel.shapes */
 } piece;
 
 struct ob_npu_gemm {
     ob_npu_kernel kernel;
-    shape *shapes;
-    size_t n_shapes;
     ob_npu_bo *a, *c, *texts; /* activations, products, control texts of the chain being built */
     piece pieces[MAX_CMDS];
     ob_npu_cmd cmds[MAX_CMDS];
@@ -64,11 +55,6 @@ void ob_npu_gemm_free(ob_npu_gemm *g)
     ob_npu_bo_free(g->a);
     ob_npu_bo_free(g->c);
     ob_npu_bo_free(g->texts);
-    for (size_t i = 0; i < g->n_shapes; i++) {
-        ob_free(g->shapes[i].text);
-        ob_free(g->shapes[i].patches);
-    }
-    ob_free(g->shapes);
     ob_free(g);
 }
 
@@ -76,36 +62,9 @@ void ob_npu_gemm_get_stats(const ob_npu_gemm *g, ob_npu_gemm_stats *out)
 {
     *out = g->stats;
     out->n_chains = ob_npu_queue_stats_get(g->kernel.queue).n_chains;
-    out->n_texts = g->n_shapes;
+    out->n_texts = g->kernel.n_shapes;
     out->heap_bytes = g->kernel.pdi->map_bytes + g->kernel.init->map_bytes + (g->texts ? g->texts->map_bytes : 0);
     out->buffer_bytes = (g->a ? g->a->map_bytes : 0) + (g->c ? g->c->map_bytes : 0);
-}
-
-/* Index of the shape's text, building it first where it is new. */
-static ob_status find_shape(ob_npu_gemm *g, int64_t m, int64_t k, int64_t n, size_t *out, ob_err *err)
-{
-    for (size_t i = 0; i < g->n_shapes; i++)
-        if (g->shapes[i].m == m && g->shapes[i].k == k && g->shapes[i].n == n) {
-            *out = i;
-            return OB_OK;
-        }
-    shape *grown = ob_reallocarray(g->shapes, g->n_shapes + 1, sizeof *grown);
-    if (!grown) return ob_err_set(err, OB_E_NO_MEMORY, "NPU: no memory for a shape");
-    g->shapes = grown;
-    shape *s = &g->shapes[g->n_shapes];
-    *s = (shape){.m = m, .k = k, .n = n};
-    OB_TRY(ob_npu_kernel_text(&g->kernel, m, k, n, &s->text, &s->n_bytes, &s->patches, &s->n_patches, err));
-    *out = g->n_shapes++;
-    return OB_OK;
-}
-
-/* A buffer of at least n bytes in *b; what was in it is lost. Grown by half more than asked for. */
-static ob_status need(ob_npu_gemm *g, ob_npu_bo **b, uint32_t type, size_t n, ob_err *err)
-{
-    if (*b && (*b)->n_bytes >= n) return OB_OK;
-    ob_npu_bo_free(*b);
-    *b = NULL;
-    return ob_npu_bo_new(g->kernel.dev, type, ob_align_up(n + n / 2, PAGE), b, err);
 }
 
 /* A guess for the chain's time limit: DRAM at 40 GB/s, 5 TMAC/s, 0.1 ms a command. Weights come once for 128 rows. */
@@ -132,13 +91,13 @@ static ob_status run_chain(ob_npu_gemm *g, ob_err *err)
 {
     int n = g->n_pieces;
     if (!n) return OB_OK;
-    OB_TRY(need(g, &g->a, OB_NPU_BO_SHARE, g->a_len, err));
-    OB_TRY(need(g, &g->c, OB_NPU_BO_SHARE, g->c_len, err));
-    OB_TRY(need(g, &g->texts, OB_NPU_BO_DEV, OB_MAX(g->text_len, (size_t)MIN_TEXT_BYTES), err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, g->a_len, &g->a, err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, g->c_len, &g->c, err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_DEV, OB_MAX(g->text_len, (size_t)MIN_TEXT_BYTES), &g->texts, err));
     size_t a_done = 0;
     for (int i = 0; i < n; i++) {
         const piece *p = &g->pieces[i];
-        const shape *t = &g->shapes[p->shape];
+        const ob_npu_shape *t = &g->kernel.shapes[p->shape];
         if (p->a_off >= a_done) { /* places rise, except where they are shared */
             size_t bytes = (size_t)p->m * (size_t)p->k;
             ob_npu_i8r_pack((int8_t *)g->a->host + p->a_off, p->mm->a, p->mm->lda, p->mm->n_rows, p->m, p->mm->k);
@@ -180,7 +139,7 @@ static ob_status add_piece(ob_npu_gemm *g, const ob_npu_mm *mm, int64_t j0, int6
     piece p = {.mm = mm, .j0 = j0, .n = n, .m = ob_npu_pad_m(mm->n_rows), .k = ob_npu_pad_k(mm->k)};
     int64_t n_pad = ob_npu_pad_n(n);
     size_t index = 0, c_bytes = (size_t)p.m * (size_t)n_pad * 4;
-    OB_TRY(find_shape(g, p.m, p.k, n_pad, &index, err));
+    OB_TRY(ob_npu_kernel_shape(&g->kernel, p.m, p.k, n_pad, &index, err));
     double ms = estimate_ms(p.m, p.k, n_pad);
     if (g->n_pieces == MAX_CMDS || (g->n_pieces && (g->ms + ms > CHAIN_MS || g->c_len + c_bytes > MAX_C_BYTES))) {
         OB_TRY(run_chain(g, err));
@@ -192,7 +151,7 @@ static ob_status add_piece(ob_npu_gemm *g, const ob_npu_mm *mm, int64_t j0, int6
     p.text_off = g->text_len;
     if (is_new) g->a_len += ob_align_up((size_t)p.m * (size_t)p.k, PAGE);
     g->c_len += c_bytes; /* whole pages: 128 rows of 1024 */
-    g->text_len += ob_align_up(g->shapes[index].n_bytes, OB_NPU_LINE);
+    g->text_len += ob_align_up(g->kernel.shapes[index].n_bytes, OB_NPU_LINE);
     g->ms += ms;
     p.shape = index;
     g->pieces[g->n_pieces++] = p;

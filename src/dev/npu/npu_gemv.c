@@ -16,19 +16,10 @@ enum {
 };
 static const double CHAIN_MS = 250; /* by the estimate, which may be half of the truth */
 
-typedef struct shape {
-    int64_t k, n; /* whole tiles */
-    uint8_t *text;
-    ob_npu_patch *patches;
-    size_t n_bytes, n_patches;
-} shape;
-
 typedef struct piece { const ob_npu_mv *mv; size_t shape, x_off, y_off, text_off; } piece;
 
 struct ob_npu_gemv {
     ob_npu_kernel kernel;
-    shape *shapes;
-    size_t n_shapes;
     ob_npu_bo *x, *y, *texts;
     piece pieces[MAX_CMDS]; /* of the chain being built */
     ob_npu_cmd cmds[MAX_CMDS];
@@ -76,50 +67,19 @@ void ob_npu_gemv_free(ob_npu_gemv *g)
     ob_npu_bo_free(g->x);
     ob_npu_bo_free(g->y);
     ob_npu_bo_free(g->texts);
-    for (size_t i = 0; i < g->n_shapes; i++) {
-        ob_free(g->shapes[i].text);
-        ob_free(g->shapes[i].patches);
-    }
-    ob_free(g->shapes);
     ob_free(g);
 }
 
 ob_npu_gemv_stats ob_npu_gemv_stats_get(const ob_npu_gemv *g)
 {
-    return (ob_npu_gemv_stats){.n_products = g->n_products, .n_chains = ob_npu_queue_stats_get(g->kernel.queue).n_chains, .n_texts = g->n_shapes};
+    return (ob_npu_gemv_stats){.n_products = g->n_products, .n_chains = ob_npu_queue_stats_get(g->kernel.queue).n_chains,
+                               .n_texts = g->kernel.n_shapes};
 }
 
 /* ---- chains ----------------------------------------------------------------------------------- */
 
-/* Index of the shape's text, building it first where it is new. */
-static ob_status find_shape(ob_npu_gemv *g, int64_t k, int64_t n, size_t *out, ob_err *err)
-{
-    for (size_t i = 0; i < g->n_shapes; i++)
-        if (g->shapes[i].k == k && g->shapes[i].n == n) {
-            *out = i;
-            return OB_OK;
-        }
-    shape *grown = ob_reallocarray(g->shapes, g->n_shapes + 1, sizeof *grown);
-    if (!grown) return ob_err_set(err, OB_E_NO_MEMORY, "NPU: no memory for a shape");
-    g->shapes = grown;
-    shape *s = &grown[g->n_shapes];
-    *s = (shape){.k = k, .n = n};
-    OB_TRY(ob_npu_kernel_text(&g->kernel, 1, k, n, &s->text, &s->n_bytes, &s->patches, &s->n_patches, err));
-    *out = g->n_shapes++;
-    return OB_OK;
-}
-
-/* At least n bytes in *b; what was in it is lost. */
-static ob_status need(ob_npu_gemv *g, ob_npu_bo **b, uint32_t type, size_t n, ob_err *err)
-{
-    if (*b && (*b)->n_bytes >= n) return OB_OK;
-    ob_npu_bo_free(*b);
-    *b = NULL;
-    return ob_npu_bo_new(g->kernel.dev, type, ob_align_up(n + n / 2, OB_NPU_PAGE), b, err);
-}
-
 /* A weight comes once over memory: 40 GB/s; 0.1 ms a command. */
-static double estimate_ms(const shape *s) { return 0.1 + (double)ob_npu_q4_bytes(s->k, s->n) / 40e6; }
+static double estimate_ms(const ob_npu_shape *s) { return 0.1 + (double)ob_npu_q4_bytes(s->k, s->n) / 40e6; }
 
 static void empty_chain(ob_npu_gemv *g)
 {
@@ -132,7 +92,7 @@ static void empty_chain(ob_npu_gemv *g)
 static ob_status write_piece(ob_npu_gemv *g, int i, ob_err *err)
 {
     const piece *p = &g->pieces[i];
-    const shape *s = &g->shapes[p->shape];
+    const ob_npu_shape *s = &g->kernel.shapes[p->shape];
     if (!i || p->x_off != g->pieces[i - 1].x_off) {
         ob_npu_bf16_pack((uint16_t *)(void *)(g->x->host + p->x_off), p->mv->x, p->mv->k);
         ob_npu_bo_flush(g->x, p->x_off, (size_t)s->k * 2);
@@ -148,9 +108,9 @@ static ob_status write_piece(ob_npu_gemv *g, int i, ob_err *err)
 static ob_status run_chain(ob_npu_gemv *g, ob_err *err)
 {
     if (!g->n_pieces) return OB_OK;
-    OB_TRY(need(g, &g->x, OB_NPU_BO_SHARE, g->x_len, err));
-    OB_TRY(need(g, &g->y, OB_NPU_BO_SHARE, g->y_len, err));
-    OB_TRY(need(g, &g->texts, OB_NPU_BO_DEV, OB_MAX(g->text_len, (size_t)MIN_TEXT_BYTES), err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, g->x_len, &g->x, err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, g->y_len, &g->y, err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_DEV, OB_MAX(g->text_len, (size_t)MIN_TEXT_BYTES), &g->texts, err));
     for (int i = 0; i < g->n_pieces; i++) OB_TRY(write_piece(g, i, err));
     ob_npu_bo_flush(g->texts, 0, g->text_len);
     OB_TRY(ob_npu_queue_run(g->kernel.queue, g->cmds, (size_t)g->n_pieces, err));
@@ -166,8 +126,8 @@ static ob_status run_chain(ob_npu_gemv *g, ob_err *err)
 static ob_status add(ob_npu_gemv *g, const ob_npu_mv *mv, ob_err *err)
 {
     size_t index;
-    OB_TRY(find_shape(g, ob_npu_q4_pad_k(mv->k), ob_npu_pad_n(mv->n), &index, err));
-    const shape *s = &g->shapes[index];
+    OB_TRY(ob_npu_kernel_shape(&g->kernel, 1, ob_npu_q4_pad_k(mv->k), ob_npu_pad_n(mv->n), &index, err));
+    const ob_npu_shape *s = &g->kernel.shapes[index];
     const size_t y_bytes = (size_t)s->n * sizeof(float); /* whole pages */
     if (g->n_pieces == MAX_CMDS || (g->n_pieces && (g->ms + estimate_ms(s) > CHAIN_MS || g->y_len + y_bytes > MAX_Y_BYTES))) {
         OB_TRY(run_chain(g, err));
@@ -186,11 +146,12 @@ static ob_status add(ob_npu_gemv *g, const ob_npu_mv *mv, ob_err *err)
 ob_status ob_npu_gemv_prepare(ob_npu_gemv *g, int64_t k, int64_t n, ob_err *err)
 {
     size_t index;
-    OB_TRY(find_shape(g, ob_npu_q4_pad_k(k), ob_npu_pad_n(n), &index, err));
-    const shape *s = &g->shapes[index];
-    OB_TRY(need(g, &g->x, OB_NPU_BO_SHARE, MAX_CMDS * ob_align_up((size_t)s->k * 2, OB_NPU_LINE), err));
-    OB_TRY(need(g, &g->y, OB_NPU_BO_SHARE, OB_MAX((size_t)MAX_Y_BYTES, (size_t)s->n * sizeof(float)), err));
-    return need(g, &g->texts, OB_NPU_BO_DEV, OB_MAX(MAX_CMDS * ob_align_up(s->n_bytes, OB_NPU_LINE), (size_t)MIN_TEXT_BYTES), err);
+    OB_TRY(ob_npu_kernel_shape(&g->kernel, 1, ob_npu_q4_pad_k(k), ob_npu_pad_n(n), &index, err));
+    const ob_npu_shape *s = &g->kernel.shapes[index];
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, MAX_CMDS * ob_align_up((size_t)s->k * 2, OB_NPU_LINE), &g->x, err));
+    OB_TRY(ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_SHARE, OB_MAX((size_t)MAX_Y_BYTES, (size_t)s->n * sizeof(float)), &g->y, err));
+    const size_t text_bytes = OB_MAX(MAX_CMDS * ob_align_up(s->n_bytes, OB_NPU_LINE), (size_t)MIN_TEXT_BYTES);
+    return ob_npu_bo_need(g->kernel.dev, OB_NPU_BO_DEV, text_bytes, &g->texts, err);
 }
 
 static ob_status check(const ob_npu_mv *mv, int i, ob_err *err)

@@ -176,6 +176,13 @@ void ob_npu_kernel_unload(ob_npu_kernel *k)
     ob_npu_queue_free(k->queue);
     ob_npu_bo_free(k->init);
     ob_npu_bo_free(k->pdi);
+    for (size_t i = 0; i < k->n_shapes; i++) {
+        ob_free(k->shapes[i].text);
+        ob_free(k->shapes[i].patches);
+    }
+    ob_free(k->shapes);
+    k->shapes = NULL;
+    k->n_shapes = 0;
     k->queue = NULL;
     k->init = k->pdi = NULL;
 }
@@ -242,4 +249,21 @@ ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, in
     if (s == OB_OK) s = copy_out(t.text.data, t.text.len, t.patches.data, *n_patches, text, patches, err);
     ob_npu_txn_deinit(&t);
     return s;
+}
+
+ob_status ob_npu_kernel_shape(ob_npu_kernel *kn, int64_t m, int64_t k, int64_t n, size_t *out, ob_err *err)
+{
+    for (size_t i = 0; i < kn->n_shapes; i++)
+        if (kn->shapes[i].m == m && kn->shapes[i].k == k && kn->shapes[i].n == n) {
+            *out = i;
+            return OB_OK;
+        }
+    ob_npu_shape *grown = ob_reallocarray(kn->shapes, kn->n_shapes + 1, sizeof *grown);
+    if (!grown) return ob_err_set(err, OB_E_NO_MEMORY, "NPU: no memory for a shape");
+    kn->shapes = grown;
+    ob_npu_shape *s = &grown[kn->n_shapes];
+    *s = (ob_npu_shape){.m = m, .k = k, .n = n};
+    OB_TRY(ob_npu_kernel_text(kn, m, k, n, &s->text, &s->n_bytes, &s->patches, &s->n_patches, err));
+    *out = kn->n_shapes++;
+    return OB_OK;
 }

@@ -13,6 +13,14 @@
 #include "dev/npu/npu_set.h"
 #include "dev/npu/npu_text.h"
 
+/* The control text of a shape, without addresses. */
+typedef struct ob_npu_shape {
+    int64_t m, k, n; /* whole tiles */
+    uint8_t *text;
+    ob_npu_patch *patches;
+    size_t n_bytes, n_patches;
+} ob_npu_shape;
+
 typedef struct ob_npu_kernel {
     ob_npu_dev *dev;      /* borrowed */
     ob_npu_design design;
@@ -21,6 +29,8 @@ typedef struct ob_npu_kernel {
     ob_npu_bo *pdi, *init; /* PDI; its LOADPDI */
     ob_npu_queue *queue;  /* every chain of it begins with init */
     bool builder;         /* our own control text may be run: a software model, or text of the set's compiler agrees */
+    ob_npu_shape *shapes; /* [n_shapes] met so far */
+    size_t n_shapes;
 } ob_npu_kernel;
 
 /* Fails where there is no set, or one that does not fit, or (UNSUPPORTED) one with a soft PDI in it. */
@@ -40,5 +50,7 @@ const char *ob_npu_design_name(ob_npu_design d);
 OB_MUST_CHECK ob_status ob_npu_kernel_text(const ob_npu_kernel *k, int64_t m, int64_t n_in, int64_t n_out,
                                            uint8_t **text, size_t *n_bytes, ob_npu_patch **patches, size_t *n_patches,
                                            ob_err *err);
+/* Number (in k->shapes) of a shape, whose text is made the first time. It stays; the array may move. */
+OB_MUST_CHECK ob_status ob_npu_kernel_shape(ob_npu_kernel *kn, int64_t m, int64_t k, int64_t n, size_t *out, ob_err *err);
 
 #endif

@@ -185,6 +185,14 @@ ob_status ob_npu_bo_wrap(ob_npu_dev *d, const void *p, size_t n_bytes, ob_npu_bo
     return s;
 }
 
+ob_status ob_npu_bo_need(ob_npu_dev *d, uint32_t type, size_t n_bytes, ob_npu_bo **b, ob_err *err)
+{
+    if (*b && (*b)->n_bytes >= n_bytes) return OB_OK;
+    ob_npu_bo_free(*b);
+    *b = NULL;
+    return ob_npu_bo_new(d, type, ob_align_up(n_bytes + n_bytes / 2, OB_NPU_PAGE), b, err);
+}
+
 void ob_npu_bo_free(ob_npu_bo *b)
 {
     if (!b) return;

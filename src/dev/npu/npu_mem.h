@@ -26,6 +26,8 @@ typedef struct ob_npu_bo {
  *   OB_NPU_BO_CMD    a packet (npu_queue.c).
  * OB_E_NO_MEMORY says whether the heap or pinned memory ran out. */
 OB_MUST_CHECK ob_status ob_npu_bo_new(ob_npu_dev *d, uint32_t type, size_t n_bytes, ob_npu_bo **out, ob_err *err);
+/* Have at least n_bytes in *b (NULL: none yet). Where it must grow, by half more than asked for, and what was in it is lost. */
+OB_MUST_CHECK ob_status ob_npu_bo_need(ob_npu_dev *d, uint32_t type, size_t n_bytes, ob_npu_bo **b, ob_err *err);
 /* Lets the NPU into memory that is there already, such as a mapped file: no copy; `p` at a page, whole pages, pinned
  * until the buffer is freed, *borrowed*. It may write only where the process may. OB_E_UNSUPPORTED where the driver is
  * too old. */
