@@ -1,45 +1,13 @@
 /* Unit tests of engine/: requests over the golden llama, alone and together, reuse, cancel, limits,
  * stop strings, and the rule that a decode step allocates nothing. */
+#include "reply.h"
 #include "test.h"
-
-#include <pthread.h>
 
 #include "base/alloc.h"
 #include "engine/engine.h"
 #include "engine/stop.h"
 
 #define MODEL OB_TEST_DATA "/golden/llama.gguf"
-
-typedef struct result {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done;
-    int32_t ids[512];
-    int n;
-    char text[8192];
-    size_t len;
-    ob_finish finish;
-    ob_err err;
-    ob_timings timings;
-    ob_request *cancel_at_first; /* cancelled from the callback after the first token */
-    ob_request *req;
-} result;
-
-static void on_event(void *arg, const ob_event *ev)
-{
-    result *r = arg;
-    pthread_mutex_lock(&r->lock);
-    assert_false(r->done);
-    if (ev->id >= 0) r->ids[r->n++] = ev->id;
-    memcpy(r->text + r->len, ev->text, ev->text_len);
-    r->len += ev->text_len;
-    r->done = ev->done;
-    r->finish = ev->finish;
-    r->err = ev->err;
-    r->timings = ev->timings;
-    pthread_cond_signal(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
 
 static ob_engine *make(int n_seq, int n_ctx)
 {
@@ -56,13 +24,9 @@ static ob_engine *make(int n_seq, int n_ctx)
     return e;
 }
 
-static result *start(ob_engine *e, const int32_t *prompt, size_t n, int max_tokens, uint64_t seed)
+static reply *start(ob_engine *e, const int32_t *prompt, size_t n, int max_tokens, uint64_t seed)
 {
-    result *r = calloc(1, sizeof *r);
     ob_request_params p;
-    ob_err err;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
     ob_request_defaults(&p);
     p.prompt = prompt;
     p.n_prompt = n;
@@ -71,25 +35,7 @@ static result *start(ob_engine *e, const int32_t *prompt, size_t n, int max_toke
     p.sampler.temperature = seed ? 1.0f : 0.0f;
     p.sampler.has_seed = true;
     p.sampler.seed = seed;
-    p.on_event = on_event;
-    p.arg = r;
-    assert_int_equal(ob_engine_submit(e, &p, &r->req, &err), OB_OK);
-    return r;
-}
-
-static void finish(result *r)
-{
-    pthread_mutex_lock(&r->lock);
-    while (!r->done) pthread_cond_wait(&r->changed, &r->lock);
-    pthread_mutex_unlock(&r->lock);
-}
-
-static void drop(result *r)
-{
-    ob_request_free(r->req);
-    pthread_mutex_destroy(&r->lock);
-    pthread_cond_destroy(&r->changed);
-    free(r);
+    return reply_new(e, &p);
 }
 
 static void fill(int32_t *tok, int n, unsigned seed)
@@ -108,24 +54,24 @@ static void test_together_as_alone(void **state)
     enum { N = 9, OUT = 40 };
     static int32_t prompt[N][300];
     int len[N];
-    result *alone[N], *with[N];
+    reply *alone[N], *with[N];
     ob_engine *one = make(1, 512), *four = make(4, 512);
     for (int i = 0; i < N; i++) {
         len[i] = 1 + (i * 37) % 290;
         fill(prompt[i], len[i], (unsigned)i + 1);
         alone[i] = start(one, prompt[i], (size_t)len[i], OUT, (uint64_t)(i % 3));
-        finish(alone[i]);
+        reply_wait(alone[i]);
     }
     for (int i = 0; i < N; i++) with[i] = start(four, prompt[i], (size_t)len[i], OUT, (uint64_t)(i % 3));
     for (int i = 0; i < N; i++) {
-        finish(with[i]);
+        reply_wait(with[i]);
         assert_int_equal(with[i]->n, OUT);
         assert_int_equal(with[i]->finish, OB_FINISH_LENGTH);
         assert_memory_equal(with[i]->ids, alone[i]->ids, OUT * sizeof(int32_t));
         assert_int_equal(with[i]->len, alone[i]->len);
         assert_memory_equal(with[i]->text, alone[i]->text, alone[i]->len);
-        drop(with[i]);
-        drop(alone[i]);
+        reply_drop(with[i]);
+        reply_drop(alone[i]);
     }
     ob_engine_stats st;
     ob_engine_get_stats(four, &st);
@@ -142,29 +88,29 @@ static void test_prefix_is_reused_with_the_same_tokens(void **state)
     int32_t prompt[200];
     fill(prompt, 200, 77);
     ob_engine *e = make(2, 512);
-    result *a = start(e, prompt, 200, 30, 0);
-    finish(a);
+    reply *a = start(e, prompt, 200, 30, 0);
+    reply_wait(a);
     assert_int_equal(a->timings.n_cached, 0);
-    result *b = start(e, prompt, 200, 30, 0); /* a retry: all but the last token is there */
-    finish(b);
+    reply *b = start(e, prompt, 200, 30, 0); /* a retry: all but the last token is there */
+    reply_wait(b);
     assert_int_equal(b->timings.n_cached, 199);
     assert_memory_equal(a->ids, b->ids, 30 * sizeof(int32_t));
     int32_t longer[240]; /* the next turn: prompt, reply, something new */
     memcpy(longer, prompt, sizeof prompt);
     memcpy(longer + 200, a->ids, 29 * sizeof(int32_t));
     fill(longer + 229, 11, 5);
-    result *c = start(e, longer, 240, 5, 0);
-    finish(c);
+    reply *c = start(e, longer, 240, 5, 0);
+    reply_wait(c);
     assert_int_equal(c->timings.n_cached, 229);
     ob_engine *fresh = make(1, 512);
-    result *d = start(fresh, longer, 240, 5, 0);
-    finish(d);
+    reply *d = start(fresh, longer, 240, 5, 0);
+    reply_wait(d);
     assert_int_equal(d->timings.n_cached, 0);
     assert_memory_equal(c->ids, d->ids, 5 * sizeof(int32_t));
-    drop(a);
-    drop(b);
-    drop(c);
-    drop(d);
+    reply_drop(a);
+    reply_drop(b);
+    reply_drop(c);
+    reply_drop(d);
     ob_engine_free(e);
     ob_engine_free(fresh);
 }
@@ -175,29 +121,29 @@ static void test_cancel_and_free_early(void **state)
     int32_t prompt[400];
     fill(prompt, 400, 3);
     ob_engine *e = make(1, 512);
-    result *a = start(e, prompt, 400, 100, 0), *b = start(e, prompt, 10, 100, 0), *c = start(e, prompt, 10, 3, 0);
+    reply *a = start(e, prompt, 400, 100, 0), *b = start(e, prompt, 10, 100, 0), *c = start(e, prompt, 10, 3, 0);
     ob_request_cancel(b->req); /* still waiting */
-    finish(b);
+    reply_wait(b);
     assert_int_equal(b->finish, OB_FINISH_CANCELLED);
     ob_request_cancel(a->req);
     ob_request_cancel(a->req);
-    finish(a);
+    reply_wait(a);
     assert_true(a->finish == OB_FINISH_CANCELLED || a->finish == OB_FINISH_LENGTH);
-    finish(c);
+    reply_wait(c);
     assert_int_equal(c->finish, OB_FINISH_LENGTH);
-    result *d = start(e, prompt, 400, 100, 0);
-    drop(d); /* freed while it runs: no event may come after this */
-    result *f = start(e, prompt, 20, 3, 0);
-    finish(f);
+    reply *d = start(e, prompt, 400, 100, 0);
+    reply_drop(d); /* freed while it runs: no event may come after this */
+    reply *f = start(e, prompt, 20, 3, 0);
+    reply_wait(f);
     assert_int_equal(f->n, 3);
-    drop(a);
-    drop(b);
-    drop(c);
-    drop(f);
-    result *g = start(e, prompt, 400, 100, 0);
+    reply_drop(a);
+    reply_drop(b);
+    reply_drop(c);
+    reply_drop(f);
+    reply *g = start(e, prompt, 400, 100, 0);
     ob_request *req = g->req;
     (void)req;
-    drop(g);
+    reply_drop(g);
     ob_engine_free(e);
 }
 
@@ -226,11 +172,11 @@ static void test_limits(void **state)
     assert_int_equal(ob_engine_submit(e, &p, &r, &err), OB_E_INVALID);
     assert_non_null(strstr(err.text, "top_p"));
     /* to the last token of the context and no further */
-    result *a = start(e, prompt, 100, -1, 0);
-    finish(a);
+    reply *a = start(e, prompt, 100, -1, 0);
+    reply_wait(a);
     assert_int_equal(a->n, 28);
     assert_int_equal(a->finish, OB_FINISH_LENGTH);
-    drop(a);
+    reply_drop(a);
     ob_engine_free(e);
 }
 
@@ -238,15 +184,15 @@ static void test_decode_allocates_nothing(void **state)
 {
     (void)state;
     int32_t prompt[3][70];
-    result *r[3];
+    reply *r[3];
     uint64_t before = ob_alloc_violations();
     ob_engine *e = make(3, 512);
     for (int i = 0; i < 3; i++) {
         fill(prompt[i], 70, (unsigned)i);
         r[i] = start(e, prompt[i], 70, 150, (uint64_t)i);
     }
-    for (int i = 0; i < 3; i++) finish(r[i]);
-    for (int i = 0; i < 3; i++) drop(r[i]);
+    for (int i = 0; i < 3; i++) reply_wait(r[i]);
+    for (int i = 0; i < 3; i++) reply_drop(r[i]);
     ob_engine_free(e);
     assert_int_equal(ob_alloc_violations(), before);
 }

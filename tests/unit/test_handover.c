@@ -1,11 +1,11 @@
 /* Unit tests of engine/handover: a prompt computed on one device goes on on another as if it had been computed
  * there; what fails on the way costs time and nothing else. With Vulkan's software driver where there is one. */
+#include "reply.h"
 #include "test.h"
 
 #include "has_driver.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -300,61 +300,16 @@ static void test_layouts(void **state)
 
 /* ------------------------------------------------------------------ engines */
 
-typedef struct result {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done;
-    int32_t ids[64];
-    int n;
-    ob_finish finish;
-    ob_timings timings;
-    ob_request *req;
-} result;
-
-static void on_event(void *arg, const ob_event *ev)
+static reply *start(ob_engine *e, const int32_t *prompt, size_t n)
 {
-    result *r = arg;
-    pthread_mutex_lock(&r->lock);
-    if (ev->id >= 0) r->ids[r->n++] = ev->id;
-    r->done = ev->done;
-    r->finish = ev->finish;
-    r->timings = ev->timings;
-    pthread_cond_signal(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
-
-static result *start(ob_engine *e, const int32_t *prompt, size_t n)
-{
-    result *r = calloc(1, sizeof *r);
     ob_request_params p;
-    ob_err err;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
     ob_request_defaults(&p);
     p.prompt = prompt;
     p.n_prompt = n;
     p.max_tokens = 24;
     p.ignore_eos = true;
     p.sampler.temperature = 0;
-    p.on_event = on_event;
-    p.arg = r;
-    assert_int_equal(ob_engine_submit(e, &p, &r->req, &err), OB_OK);
-    return r;
-}
-
-static void finish(result *r)
-{
-    pthread_mutex_lock(&r->lock);
-    while (!r->done) pthread_cond_wait(&r->changed, &r->lock);
-    pthread_mutex_unlock(&r->lock);
-}
-
-static void drop(result *r)
-{
-    ob_request_free(r->req);
-    pthread_mutex_destroy(&r->lock);
-    pthread_cond_destroy(&r->changed);
-    free(r);
+    return reply_new(e, &p);
 }
 
 static ob_engine *make(const char *file, const char *device, const char *prefill)
@@ -380,7 +335,7 @@ static void together(const char *file)
     enum { N = 8 };
     static int32_t prompt[N][460];
     const int len[N] = {450, 20, 321, 65, 64, 200, 450, 129};
-    result *alone[N], *with[N];
+    reply *alone[N], *with[N];
     ob_engine *one = make(file, "cpu", NULL), *two = make(file, "cpu", "cpu");
     ob_engine_stats st;
     ob_engine_info info;
@@ -389,12 +344,12 @@ static void together(const char *file)
     for (int i = 0; i < N; i++) {
         fill(prompt[i], 460, i == 6 ? 1u : (unsigned)i + 1); /* the last long one has the first one's tokens */
         alone[i] = start(one, prompt[i], (size_t)len[i]);
-        finish(alone[i]);
+        reply_wait(alone[i]);
         assert_int_equal(alone[i]->timings.n_handed, 0);
     }
     for (int i = 0; i < N; i++) with[i] = start(two, prompt[i], (size_t)len[i]);
     for (int i = 0; i < N; i++) {
-        finish(with[i]);
+        reply_wait(with[i]);
         assert_int_equal(with[i]->finish, OB_FINISH_LENGTH);
         assert_memory_equal(with[i]->ids, alone[i]->ids, 24 * sizeof(int32_t));
         if (len[i] > 64 && i != 6) assert_int_equal(with[i]->timings.n_handed, (len[i] - 1) / 64 * 64);
@@ -405,8 +360,8 @@ static void together(const char *file)
     assert_true(st.n_handovers >= 5 && st.n_handover_failed == 0 && st.n_running == 0);
     assert_int_equal(st.kv_tok_used, 0);
     for (int i = 0; i < N; i++) {
-        drop(with[i]);
-        drop(alone[i]);
+        reply_drop(with[i]);
+        reply_drop(alone[i]);
     }
     ob_engine_free(one);
     ob_engine_free(two);
@@ -425,18 +380,18 @@ static void test_cancel_on_the_way(void **state)
     static int32_t prompt[500];
     fill(prompt, 500, 8);
     ob_engine *e = make("llama", "cpu", "cpu");
-    result *r[6];
+    reply *r[6];
     for (int i = 0; i < 6; i++) r[i] = start(e, prompt + i, 480);
     for (int i = 0; i < 6; i++) ob_request_cancel(r[i]->req);
     for (int i = 0; i < 6; i++) {
-        finish(r[i]);
-        drop(r[i]);
+        reply_wait(r[i]);
+        reply_drop(r[i]);
     }
-    result *last = start(e, prompt, 300); /* it still works */
-    finish(last);
+    reply *last = start(e, prompt, 300); /* it still works */
+    reply_wait(last);
     assert_int_equal(last->finish, OB_FINISH_LENGTH);
-    drop(last);
-    result *left = start(e, prompt, 490); /* freed with the engine */
+    reply_drop(last);
+    reply *left = start(e, prompt, 490); /* freed with the engine */
     ob_request_free(left->req);
     ob_engine_free(e);
     free(left);
@@ -454,14 +409,14 @@ static void fails(const char *variable)
     g_warnings = 0;
     ob_log_set_sink(count_warnings, NULL);
     for (int i = 0; i < 2; i++) {
-        result *want = start(one, prompt[i], 390), *got = start(two, prompt[i], 390);
-        finish(want);
-        finish(got);
+        reply *want = start(one, prompt[i], 390), *got = start(two, prompt[i], 390);
+        reply_wait(want);
+        reply_wait(got);
         assert_int_equal(got->finish, OB_FINISH_LENGTH);
         assert_int_equal(got->timings.n_handed, 0);
         assert_memory_equal(got->ids, want->ids, 24 * sizeof(int32_t));
-        drop(want);
-        drop(got);
+        reply_drop(want);
+        reply_drop(got);
     }
     ob_log_set_sink(NULL, NULL);
     ob_engine_get_stats(two, &st);
@@ -494,9 +449,9 @@ static void test_decoding_device_fails(void **state)
     setenv("OB_VK_LOSE_AFTER", "4", 1);
     ob_engine *two = make("llama", "lavapipe", "cpu");
     ob_log_set_sink(count_warnings, NULL);
-    result *want = start(one, prompt, 390), *got = start(two, prompt, 390);
-    finish(want);
-    finish(got);
+    reply *want = start(one, prompt, 390), *got = start(two, prompt, 390);
+    reply_wait(want);
+    reply_wait(got);
     ob_log_set_sink(NULL, NULL);
     assert_int_equal(got->finish, OB_FINISH_LENGTH);
     assert_memory_equal(got->ids, want->ids, 24 * sizeof(int32_t));
@@ -504,8 +459,8 @@ static void test_decoding_device_fails(void **state)
     assert_int_equal(st.n_device_faults, 1);
     assert_int_equal(st.n_retried, 1);
     unsetenv("OB_VK_LOSE_AFTER");
-    drop(want);
-    drop(got);
+    reply_drop(want);
+    reply_drop(got);
     ob_engine_free(one);
     ob_engine_free(two);
 }

@@ -1,7 +1,6 @@
 /* Unit tests of engine/speculate.h, and of engines that draft: the same tokens as without, whatever the sampler. */
+#include "reply.h"
 #include "test.h"
-
-#include <pthread.h>
 
 #include "base/limits.h"
 #include "engine/engine.h"
@@ -116,33 +115,6 @@ static void test_costs(void **state)
 
 enum { N_OUT = 96, N_PROMPT = 60 };
 
-typedef struct reply {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done;
-    int32_t ids[N_OUT];
-    int n;
-    char text[8192];
-    size_t len;
-    ob_finish finish;
-    ob_timings timings;
-    ob_request *req;
-} reply;
-
-static void on_event(void *arg, const ob_event *ev)
-{
-    reply *r = arg;
-    pthread_mutex_lock(&r->lock);
-    if (ev->id >= 0) r->ids[r->n++] = ev->id;
-    memcpy(r->text + r->len, ev->text, ev->text_len);
-    r->len += ev->text_len;
-    r->done = ev->done;
-    r->finish = ev->finish;
-    r->timings = ev->timings;
-    pthread_cond_signal(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
-
 static ob_engine *make(const char *name, ob_speculate speculate, int n_seq)
 {
     ob_engine_params p;
@@ -172,11 +144,7 @@ static void fill(int32_t *tok, unsigned seed)
 
 static reply *start(ob_engine *e, const int32_t *prompt, int n, float temperature, bool narrow, const char *stop)
 {
-    reply *r = calloc(1, sizeof *r);
     ob_request_params p;
-    ob_err err;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
     ob_request_defaults(&p);
     p.prompt = prompt;
     p.n_prompt = (size_t)n;
@@ -193,26 +161,13 @@ static reply *start(ob_engine *e, const int32_t *prompt, int n, float temperatur
     p.sampler.repeat_penalty = temperature > 0 ? 1.05f : 1;
     p.sampler.has_seed = true;
     p.sampler.seed = 7;
-    p.on_event = on_event;
-    p.arg = r;
-    assert_int_equal(ob_engine_submit(e, &p, &r->req, &err), OB_OK);
-    return r;
+    return reply_new(e, &p);
 }
 
 static reply *finish(reply *r)
 {
-    pthread_mutex_lock(&r->lock);
-    while (!r->done) pthread_cond_wait(&r->changed, &r->lock);
-    pthread_mutex_unlock(&r->lock);
+    reply_wait(r);
     return r;
-}
-
-static void drop(reply *r)
-{
-    ob_request_free(r->req);
-    pthread_mutex_destroy(&r->lock);
-    pthread_cond_destroy(&r->changed);
-    free(r);
 }
 
 static void assert_same(const reply *a, const reply *b)
@@ -250,10 +205,10 @@ static void test_same_tokens(void **state)
             reply *d = finish(start(with, prompt, N_PROMPT + N_OUT + 2, temperature, true, NULL));
             assert_same(c, d);
             assert_true(d->timings.n_cached > N_PROMPT);
-            drop(a);
-            drop(b);
-            drop(c);
-            drop(d);
+            reply_drop(a);
+            reply_drop(b);
+            reply_drop(c);
+            reply_drop(d);
         }
         ob_engine_get_stats(with, &st);
         if (!st.n_drafted) fail_msg("%s: nothing was drafted", k_models[m]);
@@ -279,8 +234,8 @@ static void test_same_tokens_together(void **state)
     for (int i = 0; i < N; i++) b[i] = start(with, prompt[i], N_PROMPT, i % 2 ? 0.7f : 0, true, NULL);
     for (int i = 0; i < N; i++) assert_same(a[i], finish(b[i]));
     for (int i = 0; i < N; i++) {
-        drop(a[i]);
-        drop(b[i]);
+        reply_drop(a[i]);
+        reply_drop(b[i]);
     }
     ob_engine_free(off);
     ob_engine_free(with);
@@ -301,11 +256,11 @@ static void test_stop_within_a_draft(void **state)
         reply *a = finish(start(off, prompt, N_PROMPT, 0, false, stop)), *b = finish(start(with, prompt, N_PROMPT, 0, false, stop));
         assert_same(a, b);
         n_stopped += b->finish == OB_FINISH_STOP;
-        drop(a);
-        drop(b);
+        reply_drop(a);
+        reply_drop(b);
     }
     assert_true(n_stopped > 2);
-    drop(whole);
+    reply_drop(whole);
     ob_engine_free(off);
     ob_engine_free(with);
 }

@@ -1,8 +1,7 @@
 /* Unit tests of what the engine and the Vulkan device promise together, on the software driver: submits sized by
  * time, lost devices, memory that runs out. Skipped where there is no such driver. */
+#include "reply.h"
 #include "test.h"
-
-#include <pthread.h>
 
 #include "base/log.h"
 #include "engine/ctx.h"
@@ -112,33 +111,6 @@ static void test_wrong_bound_is_refused(void **state)
 
 /* ------------------------------------------------------------------ faults */
 
-typedef struct result {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done;
-    int32_t ids[64];
-    float logprobs[64]; /* where they were asked for */
-    int n;
-    ob_finish finish;
-    ob_err err;
-    ob_request *req;
-} result;
-
-static void on_event(void *arg, const ob_event *ev)
-{
-    result *r = arg;
-    pthread_mutex_lock(&r->lock);
-    if (ev->id >= 0) {
-        r->logprobs[r->n] = (float)ev->chosen.logprob;
-        r->ids[r->n++] = ev->id;
-    }
-    r->done = ev->done;
-    r->finish = ev->finish;
-    r->err = ev->err;
-    pthread_cond_signal(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
-
 static ob_engine *open_engine(void)
 {
     ob_engine_params p;
@@ -155,15 +127,11 @@ static ob_engine *open_engine(void)
     return e;
 }
 
-static void start(ob_engine *e, result *r, unsigned seed)
+static void start(ob_engine *e, reply *r, unsigned seed)
 {
     int32_t prompt[20];
     ob_request_params p;
-    ob_err err = {0};
     fill(prompt, 20, seed);
-    memset(r, 0, sizeof *r);
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
     ob_request_defaults(&p);
     p.prompt = prompt;
     p.n_prompt = 20;
@@ -171,22 +139,16 @@ static void start(ob_engine *e, result *r, unsigned seed)
     p.ignore_eos = true;
     p.sampler.temperature = 0;
     p.n_top_logprobs = 0;
-    p.on_event = on_event;
-    p.arg = r;
-    if (ob_engine_submit(e, &p, &r->req, &err) != OB_OK) fail_msg("%s", err.text);
+    reply_submit(r, e, &p);
 }
 
-static void finish(result *r)
+static void finish(reply *r)
 {
-    pthread_mutex_lock(&r->lock);
-    while (!r->done) pthread_cond_wait(&r->changed, &r->lock);
-    pthread_mutex_unlock(&r->lock);
-    ob_request_free(r->req);
-    pthread_mutex_destroy(&r->lock);
-    pthread_cond_destroy(&r->changed);
+    reply_wait(r);
+    reply_end(r);
 }
 
-static void want_same(const result *a, const result *b)
+static void want_same(const reply *a, const reply *b)
 {
     assert_int_equal(b->finish, OB_FINISH_LENGTH);
     assert_int_equal(b->n, a->n);
@@ -196,7 +158,7 @@ static void want_same(const result *a, const result *b)
 /* Two requests at once on a device that fails once, or twice, in prefill or in decoding; then one more. */
 static void run_faults(const char *variable, const char *when, bool survives, ob_status code)
 {
-    static result good[2], bad[2], after;
+    static reply good[2], bad[2], after;
     ob_engine_stats st;
     ob_engine *e = open_engine();
     for (unsigned i = 0; i < 2; i++) {
@@ -235,7 +197,7 @@ static void test_same_text_from_the_cache(void **state)
 {
     (void)state;
     NEED_DRIVER();
-    static result r[3];
+    static reply r[3];
     ob_engine_params p;
     ob_engine *e;
     ob_err err = {0};
