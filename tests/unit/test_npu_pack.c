@@ -13,21 +13,8 @@
 #include "dev/npu/npu_int8.h"
 #include "dev/npu/npu_pack.h"
 #include "quant/quant.h"
+#include "noise.h"
 #include "test.h"
-
-static uint32_t g_seed = 1;
-static float noise(void)
-{
-    g_seed = g_seed * 1664525u + 1013904223u;
-    return (float)((int32_t)(g_seed >> 8) - (1 << 23)) / (float)(1 << 23);
-}
-
-static float *random_floats(int64_t n)
-{
-    float *x = malloc((size_t)n * sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = noise();
-    return x;
-}
 
 /* ---- places ------------------------------------------------------------------------------------ */
 
