@@ -546,12 +546,7 @@ static void close_places(ob_ctx *c)
     for (int32_t i = 0; i < c->n_buckets; i++) bucket_deinit(c, &c->buckets[i]);
     ob_experts_detach(c->experts);
     ob_kv_free(c->kv);
-    for (int32_t i = 0; c->marks && i < c->n_states; i++) {
-        ob_dev *dev = c->places[c->state_dev[i]].dev;
-        if (c->marks[i]) dev->api->buffer_free(dev, c->marks[i]);
-    }
-    ob_free(c->marks);
-    c->marks = NULL;
+    ob_ctx_free_marks(c);
     for (int32_t d = 0; d < c->n_places; d++) {
         place *at = &c->places[d];
         ob_ckpts_free(at->ckpts);

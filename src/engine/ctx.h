@@ -118,7 +118,8 @@ void ob_ctx_seq_adopt(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n);
 void ob_ctx_seq_cut(ob_ctx *c, ob_seq *s, int32_t n);
 
 /* For tokens that may turn out wrong: remember the recurrent states after the sequence's last token, and go back there
- * (once or more often). Copies on the device, made when first needed; without states nothing is copied. */
+ * (once or more often). Copies on the device, made when first needed (OB_E_NO_MEMORY: no room for
+ * them, and all else goes on); without states nothing is copied. */
 OB_MUST_CHECK ob_status ob_ctx_seq_mark(ob_ctx *c, ob_seq *s, ob_err *err);
 OB_MUST_CHECK ob_status ob_ctx_seq_rewind(ob_ctx *c, ob_seq *s, ob_err *err);
 

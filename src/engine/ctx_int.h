@@ -96,6 +96,10 @@ struct ob_ctx {
 /* Passes s on; a device that failed is not asked again before it was reopened. */
 ob_status ob_ctx_note_fault(ob_ctx *c, ob_status s);
 
+/* --- ctx_move.c --- */
+
+void ob_ctx_free_marks(ob_ctx *c);
+
 /* --- ctx_weights.c --- */
 
 /* Weights onto the open devices, and slots for experts. */

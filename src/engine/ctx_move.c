@@ -108,16 +108,28 @@ void ob_ctx_seq_adopt(ob_ctx *c, ob_seq *s, const int32_t *tok, int32_t n)
         if (c->places[d].ckpts) ob_ckpts_save(c->places[d].ckpts, s->slot, s->tok, n, false);
 }
 
+void ob_ctx_free_marks(ob_ctx *c)
+{
+    for (int32_t i = 0; c->marks && i < c->n_states; i++) {
+        ob_dev *dev = c->places[c->state_dev[i]].dev;
+        if (c->marks[i]) dev->api->buffer_free(dev, c->marks[i]);
+    }
+    ob_free(c->marks);
+    c->marks = NULL;
+}
+
 static ob_status make_marks(ob_ctx *c, ob_err *err)
 {
+    ob_status s = OB_OK;
     if (c->marks) return OB_OK;
     c->marks = ob_calloc((size_t)c->n_states, sizeof(ob_dev_buf *));
     if (!c->marks) return ob_err_set(err, OB_E_NO_MEMORY, "no memory for copies of states");
-    for (int32_t i = 0; i < c->n_states; i++) {
+    for (int32_t i = 0; i < c->n_states && s == OB_OK; i++) {
         ob_dev *dev = c->places[c->state_dev[i]].dev;
-        OB_TRY(dev->api->buffer_new(dev, state_bytes(c, i) * (uint64_t)c->p.n_seq, 0, &c->marks[i], err));
+        s = dev->api->buffer_new(dev, state_bytes(c, i) * (uint64_t)c->p.n_seq, 0, &c->marks[i], err);
     }
-    return OB_OK;
+    if (s != OB_OK) ob_ctx_free_marks(c);
+    return s;
 }
 
 static ob_status copy_states(ob_ctx *c, ob_dev_buf **dst, ob_dev_buf **src, int32_t slot, ob_err *err)
@@ -135,7 +147,8 @@ ob_status ob_ctx_seq_mark(ob_ctx *c, ob_seq *s, ob_err *err)
     OB_TRY(check_open(c, err));
     s->n_marked = s->n_tok;
     if (!c->n_states) return OB_OK;
-    OB_TRY(note(c, make_marks(c, err)));
+    const ob_status made = make_marks(c, err); /* that there is no room for it harms nothing that runs */
+    if (made != OB_OK) return made == OB_E_NO_MEMORY ? made : note(c, made);
     return note(c, copy_states(c, c->marks, c->states, s->slot, err));
 }
 

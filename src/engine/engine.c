@@ -738,7 +738,15 @@ static ob_status add_drafts(ob_engine *e, int32_t n, ob_err *err)
         /* States are kept for later prompts where a page is full: no step may go past that. */
         if (e->has_states) take = OB_MIN(take, -(ob_seq_len(ch->seq) + ch->n_tok) & (OB_SEQ_PAGE_TOK - 1));
         if (take < 1) continue;
-        if (e->has_states) OB_TRY(ob_ctx_seq_mark(e->ctx, ch->seq, err));
+        if (e->has_states) {
+            const ob_status s = ob_ctx_seq_mark(e->ctx, ch->seq, err);
+            if (s != OB_OK && ob_ctx_faulted(e->ctx)) return s;
+            if (s != OB_OK) {
+                ob_log_warn("no speculative decoding from now on: %s", err->text);
+                e->n_draft = 0;
+                return OB_OK;
+            }
+        }
         ch->n_tok += take;
         ch->n_out += take;
     }
